@@ -15,7 +15,7 @@ pub(crate) struct Openings {
     /// The number of messages that say "opened".
     count: u64,
     /// The requests to listen, and the confirmations of the store.
-    asked: u64,
+    requested: u64,
     confirmed: u64,
     /// The value of `count` at each of the last confirmations.
     at_confirmation: VecDeque<u64>,
@@ -35,8 +35,8 @@ impl Openings {
         self.count += u64::from(payload == b"0");
     }
 
-    pub(crate) fn asked(&mut self) {
-        self.asked += 1;
+    pub(crate) fn requested(&mut self) {
+        self.requested += 1;
     }
 
     pub(crate) fn confirmed(&mut self) {
@@ -49,7 +49,7 @@ impl Openings {
 
     /// Pending confirmations will not arrive.
     pub(crate) fn broken(&mut self) {
-        self.confirmed = self.asked;
+        self.confirmed = self.requested;
         self.at_confirmation = VecDeque::from([self.count]);
     }
 
@@ -59,7 +59,7 @@ impl Openings {
 
     /// Begins with the confirmation of the next request to listen.
     pub(crate) fn next(&self) -> Beginning {
-        Beginning { count: 0, after: Some(self.asked + 1) }
+        Beginning { count: 0, after: Some(self.requested + 1) }
     }
 
     /// Whether messages count for the waiter already. Fixes the number of openings before it.

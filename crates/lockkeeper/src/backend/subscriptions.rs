@@ -165,46 +165,10 @@ impl Subscriptions {
         Subscription { hub: self.clone(), cell: Arc::clone(cell), beginning }
     }
 
-    /// Adds a subscriber that ignores messages published before it subscribed. The store is asked
-    /// to listen again even if it does already, and its confirmation marks the beginning.
-    #[cfg(any(feature = "redis", feature = "file"))]
-    pub(crate) fn join_anew(&self, topic: Topic) -> Subscription {
-        let mut subscription = self.join(topic);
-        let topics = self.topics();
-        let beginning = subscription.cell.lock().openings.as_ref().map(Openings::next);
-        subscription.beginning = beginning.map(Box::new);
-        // A needless request to listen costs one command; a missing one would block the waiter.
-        (self.inner.on_edge)(&subscription.cell.topic, Edge::First);
-        drop(topics);
-        subscription
-    }
-
-    /// Counts a request to the store to listen on `topic`.
-    #[cfg(any(feature = "redis", feature = "file"))]
-    pub(crate) fn requested(&self, topic: &Topic) {
-        self.update(topic, |cell| cell.openings.iter_mut().for_each(Openings::asked));
-    }
-
-    /// Counts a confirmation that the store listens on `topic`. Must be called in the order of the
-    /// store's messages, whereas [`confirm`](Subscriptions::confirm) may come later.
-    #[cfg(any(feature = "redis", feature = "file"))]
-    pub(crate) fn confirmed(&self, topic: &Topic) {
-        self.update(topic, |cell| cell.openings.iter_mut().for_each(Openings::confirmed));
-    }
-
     /// Records that the store listens on `topic` from now on.
     pub(crate) fn confirm(&self, topic: &Topic) {
         self.update(topic, |cell| {
             cell.state = Listening::Confirmed;
-            cell.seen += 1;
-        });
-    }
-
-    /// Records that the store cannot listen on `topic`.
-    #[cfg(any(feature = "redis", feature = "file"))]
-    pub(crate) fn fail(&self, topic: &Topic, fault: Fault) {
-        self.update(topic, |cell| {
-            cell.state = Listening::Failed(fault);
             cell.seen += 1;
         });
     }
@@ -232,25 +196,6 @@ impl Subscriptions {
         }
     }
 
-    /// Wakes up all subscribers because messages may have been missed. Returns the topics that must
-    /// be subscribed again.
-    #[cfg(any(feature = "redis", feature = "file"))]
-    pub(crate) fn broken(&self) -> Vec<Topic> {
-        let topics: Vec<_> = self.topics().keys().cloned().collect();
-        topics.iter().for_each(|topic| self.broken_of(topic));
-        topics
-    }
-
-    /// The same for one topic.
-    #[cfg(any(feature = "redis", feature = "file"))]
-    pub(crate) fn broken_of(&self, topic: &Topic) {
-        self.update(topic, |cell| {
-            cell.seen += 1;
-            cell.state = Listening::Pending;
-            cell.openings.iter_mut().for_each(Openings::broken);
-        });
-    }
-
     fn leave(&self, cell: &Cell) {
         let mut topics = self.topics();
         let mut inner = cell.lock();
@@ -259,6 +204,59 @@ impl Subscriptions {
             topics.remove(&cell.topic);
             (self.inner.on_edge)(&cell.topic, Edge::Last);
         }
+    }
+}
+
+/// For stores behind a connection.
+#[cfg(any(feature = "redis", feature = "file"))]
+impl Subscriptions {
+    /// Adds a subscriber that ignores messages published before it subscribed. The store is asked
+    /// to listen again even if it does already, and its confirmation marks the beginning.
+    pub(crate) fn join_anew(&self, topic: Topic) -> Subscription {
+        let mut subscription = self.join(topic);
+        let topics = self.topics();
+        let beginning = subscription.cell.lock().openings.as_ref().map(Openings::next);
+        subscription.beginning = beginning.map(Box::new);
+        // A needless request to listen costs one command; a missing one would block the waiter.
+        (self.inner.on_edge)(&subscription.cell.topic, Edge::First);
+        drop(topics);
+        subscription
+    }
+
+    /// Counts a request to the store to listen on `topic`.
+    pub(crate) fn requested(&self, topic: &Topic) {
+        self.update(topic, |cell| cell.openings.iter_mut().for_each(Openings::requested));
+    }
+
+    /// Counts a confirmation that the store listens on `topic`. Must be called in the order of the
+    /// store's messages, whereas [`confirm`](Subscriptions::confirm) may come later.
+    pub(crate) fn confirmed(&self, topic: &Topic) {
+        self.update(topic, |cell| cell.openings.iter_mut().for_each(Openings::confirmed));
+    }
+
+    /// Records that the store cannot listen on `topic`.
+    pub(crate) fn fail(&self, topic: &Topic, fault: Fault) {
+        self.update(topic, |cell| {
+            cell.state = Listening::Failed(fault);
+            cell.seen += 1;
+        });
+    }
+
+    /// Wakes up all subscribers because messages may have been missed. Returns the topics that must
+    /// be subscribed again.
+    pub(crate) fn broken(&self) -> Vec<Topic> {
+        let topics: Vec<_> = self.topics().keys().cloned().collect();
+        topics.iter().for_each(|topic| self.broken_of(topic));
+        topics
+    }
+
+    /// The same for one topic.
+    pub(crate) fn broken_of(&self, topic: &Topic) {
+        self.update(topic, |cell| {
+            cell.seen += 1;
+            cell.state = Listening::Pending;
+            cell.openings.iter_mut().for_each(Openings::broken);
+        });
     }
 }
 

@@ -54,7 +54,7 @@ impl Request {
                     }
                     None => {
                         let acquiring = AcquireLoop::new(self, front, started);
-                        Box::pin(acquiring.run_after(answer, pending)).await?
+                        Box::pin(acquiring.run(Some((answer, pending)))).await?
                     }
                 }
             }

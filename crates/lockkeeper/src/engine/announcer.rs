@@ -33,14 +33,8 @@ const WORTH_ANNOUNCING: Duration = Duration::from_secs(1);
 /// subscribe each time.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The announcements of one client; see the module.
-#[derive(Default)]
+/// The announcements of one client while it holds a lock, and for [`LINGER`] after that; see the module.
 pub(super) struct Announcer {
-    active: Option<Active>,
-}
-
-/// The state while a lock is held, and for [`LINGER`] after it.
-struct Active {
     last_held: Tick,
     announced: Option<Tick>,
     looked: Tick,
@@ -53,25 +47,22 @@ struct Active {
 impl Announcer {
     /// Announces the client while it holds a lock, and listens for notices. Returns whether it
     /// still has to be called.
-    pub(super) fn announce(
-        &mut self,
+    pub(super) fn run(
+        active: &mut Option<Self>,
         core: &Arc<Core>,
         now: Tick,
         holding: bool,
         tasks: &mut JoinSet<()>,
     ) -> bool {
         if holding {
-            let active = self.active.get_or_insert_with(|| Active::new(core, now));
+            let active = active.get_or_insert_with(|| Self::new(core, now));
             active.last_held = now;
             active.announce(core, now, tasks);
-        } else if self.active.as_ref().is_some_and(|old| now.since(old.last_held) >= LINGER) {
-            self.active = None;
         }
-        self.active.is_some()
+        active.take_if(|active| now.since(active.last_held) >= LINGER);
+        active.is_some()
     }
-}
 
-impl Active {
     fn new(core: &Arc<Core>, now: Tick) -> Self {
         let mut listening = JoinSet::new();
         listening.spawn(receive_notices(Arc::downgrade(core)));

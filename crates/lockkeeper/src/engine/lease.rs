@@ -30,7 +30,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::local_queue::{Front, Grant};
 use super::request::{Queueing, Request};
-use super::terms::{HoldId, Holds, Term, TermSpec};
+use super::terms::{HoldId, Holds, TermSpec};
 use super::{Core, Tick, lock};
 use crate::backend::{Fault, Kind, Release, Renew, Renewed, Resource, Subscription, Ttl};
 use crate::error::{Error, LostReason, Phase, Result};
@@ -138,7 +138,7 @@ impl Lease {
             state: Mutex::new(LeaseState {
                 status: Status::Held,
                 deadline: deadline(core, sent, term.ttl),
-                holds: Holds::one(term.sent_at(sent)),
+                holds: Holds::one(term, sent),
                 // Without it, other tasks of this client may try at once.
                 front: Some(front).filter(|_| request.queueing() == Queueing::Exclusive),
                 passes_on: false,
@@ -306,7 +306,7 @@ impl Lease {
     /// Adds a hold that the store has granted.
     pub(super) fn add_hold(
         &self,
-        spec: TermSpec,
+        term: TermSpec,
         token: Option<u64>,
         sent: Tick,
     ) -> Result<HoldId> {
@@ -314,16 +314,16 @@ impl Lease {
         // ever release that.
         let mut state = self.still_held(Phase::Reenter)?;
         state.token = state.token.or(token);
-        let id = state.holds.add(spec.sent_at(sent));
-        state.extended(&self.core, sent, spec.ttl);
+        let id = state.holds.add(term, sent);
+        state.extended(&self.core, sent, term.ttl);
         Ok(id)
     }
 
     /// Gives one hold the term that the store has confirmed.
-    pub(super) fn set_term(&self, hold: HoldId, spec: TermSpec, sent: Tick) -> Result<()> {
+    pub(super) fn set_term(&self, hold: HoldId, term: TermSpec, sent: Tick) -> Result<()> {
         let mut state = self.still_held(Phase::Extend)?;
-        state.holds.set(hold, spec.sent_at(sent));
-        state.extended(&self.core, sent, spec.ttl);
+        state.holds.set(hold, term, sent);
+        state.extended(&self.core, sent, term.ttl);
         Ok(())
     }
 
@@ -388,16 +388,11 @@ impl Lease {
         state.asking = true;
         let ttl = match self.core.restores_ttl(&self.resource) {
             true => state.remaining_ttl(now),
-            false => state.renewed_ttl(),
+            false => state.holds.renewed_ttl(),
         };
         state.reschedule(&self.core);
         let renew = self.renewal(ttl);
         Todo::Ask(renew, state.due())
-    }
-
-    /// Whether the watchdog still has to ask about it.
-    pub(crate) fn is_asked_about(&self) -> bool {
-        lock(&self.state).status == Status::Held
     }
 
     /// Processes the store's answer to the request that [`check`](Lease::check) returned, sent at
@@ -462,7 +457,7 @@ impl Lease {
         }
         // Only by the terms that remain: the release of another hold meanwhile has shortened the TTL
         // after this renewal.
-        if let Some(ttl) = ttl.min(state.renewed_ttl()) {
+        if let Some(ttl) = ttl.min(state.holds.renewed_ttl()) {
             tracing::trace!(lock = %self.resource.name, owner = %self.owner, "renewed");
             state.deadline = state.deadline.max(deadline(&self.core, sent, ttl));
         }
@@ -481,26 +476,18 @@ impl Lease {
 impl LeaseState {
     /// The loss reason of a passed deadline.
     pub(super) fn why_late(&self) -> LostReason {
-        match self.renewed_ttl() {
+        match self.holds.renewed_ttl() {
             Some(_) if self.unacknowledged => LostReason::Unacknowledged,
             Some(_) => LostReason::Unreachable,
             None => LostReason::Expired,
         }
     }
 
-    /// The TTL that the watchdog renews, if any hold has no fixed end.
-    pub(super) fn renewed_ttl(&self) -> Option<u64> {
-        let ttls = self.holds.terms().filter_map(|term| match term {
-            Term::Renewed(ttl) => Some(*ttl),
-            Term::Fixed(_) => None,
-        });
-        ttls.max()
-    }
-
     /// The interval of renewals: a third of the lease.
     pub(super) fn period(&self, core: &Core) -> Duration {
         let third = |ttl: u64| Duration::from_nanos(ttl.saturating_mul(1_000_000) / 3);
-        let period = self.renewed_ttl().map_or_else(|| core.options.watchdog_timeout / 3, third);
+        let period =
+            self.holds.renewed_ttl().map_or_else(|| core.options.watchdog_timeout / 3, third);
         period.min(self.look_every)
     }
 
@@ -513,11 +500,7 @@ impl LeaseState {
 
     /// Returns the TTL that the holds need from `now` on; `None` when their terms have passed.
     pub(super) fn remaining_ttl(&self, now: Tick) -> Option<u64> {
-        let ends = self.holds.terms().map(|term| match term {
-            Term::Renewed(ttl) => *ttl,
-            Term::Fixed(end) => end.since(now).as_millis() as u64,
-        });
-        ends.chain(self.left_for(now)).max().filter(|ttl| *ttl > 0)
+        self.holds.remaining_ttl(now).max(self.left_for(now)).filter(|ttl| *ttl > 0)
     }
 
     /// For how many milliseconds the lock must stay held after its guards are released.

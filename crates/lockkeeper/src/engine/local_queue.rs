@@ -317,7 +317,7 @@ impl Position {
     }
 
     /// Returns why the last request about the lock failed, if it did: a waiter has sent none itself.
-    pub(crate) fn failure(&self) -> Option<Fault> {
+    fn failure(&self) -> Option<Fault> {
         let queues = lock(self.core.local_queues.shard(&self.resource));
         queues.get(&self.resource)?.as_ref()?.failure.clone()
     }
@@ -336,7 +336,7 @@ impl Position {
         served.or_else(|| self.failure().map(Served::Failed))
     }
 
-    pub(crate) async fn wait(&mut self) -> Served {
+    async fn wait(&mut self) -> Served {
         let served = (&mut self.served).await;
         self.received = true;
         // A front is always passed on before it is dropped.

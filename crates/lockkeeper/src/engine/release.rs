@@ -116,14 +116,10 @@ impl Releasing {
         *new = None;
         let work: BoxFuture<Result<()>> = match begun {
             Some(Ok(begun)) => {
-                let begun = last.insert(begun);
-                let answer = (&mut begun.answer).await;
-                let settled = begun.settle(answer);
-                let begun = last.take();
-                match (settled, begun) {
-                    (Err(fault), Some(begun)) => Box::pin(begun.repeat(fault)),
-                    (Err(fault), None) => return Err(core.error(fault, resource, Phase::Release)),
-                    (Ok(released), _) => return released,
+                let answer = (&mut last.insert(begun).answer).await;
+                match last.take().expect("it was inserted").settle(answer) {
+                    Ok(released) => return released,
+                    Err(work) => work,
                 }
             }
             Some(Err(work)) => work,
@@ -201,7 +197,7 @@ impl Lease {
             return RETRY_COUNTERS;
         }
         let by_deadline = state.deadline.since(now) + self.core.options.response_timeout;
-        by_deadline.max(state.renewed_ttl().map(Duration::from_millis).unwrap_or_default())
+        by_deadline.max(state.holds.renewed_ttl().map(Duration::from_millis).unwrap_or_default())
     }
 
     /// Releases all its holds in the background.
@@ -322,35 +318,42 @@ struct Last {
 }
 
 impl Last {
-    /// Completes the release by the answer. Returns the fault if the request has to be repeated.
+    /// Completes the release by the answer. Returns the work that is left if the request has to be repeated.
     fn settle(
-        &mut self,
+        self,
         answer: std::result::Result<Released, Fault>,
-    ) -> std::result::Result<Result<()>, Fault> {
-        self.turn.core.note(&self.turn.resource.name, self.sent, &answer);
+    ) -> std::result::Result<Result<()>, BoxFuture<Result<()>>> {
+        let sent = self.sent;
+        self.turn.core.note(&self.turn.resource.name, sent, &answer);
         match answer {
-            Err(fault) if fault.may_pass() => Err(fault),
-            answer => Ok(self.end(Retried { answer, sent: self.sent, maybe_ran: false })),
+            Err(fault) if fault.may_pass() => Err(Box::pin(async move {
+                let release = self.turn.release_of(0);
+                let tried = self.turn.send_release(release, sent, Some(fault)).await;
+                self.end(tried)
+            })),
+            answer => Ok(self.end(Retried { answer, sent, maybe_ran: false })),
         }
-    }
-
-    async fn repeat(mut self, fault: Fault) -> Result<()> {
-        let release = self.turn.release_of(0);
-        let tried = self.turn.send_release(release, self.sent, Some(fault)).await;
-        self.end(tried)
     }
 
     async fn finish(mut self) -> Result<()> {
         let answer = (&mut self.answer).await;
         match self.settle(answer) {
             Ok(released) => released,
-            Err(fault) => self.repeat(fault).await,
+            Err(work) => work.await,
         }
     }
 
-    fn end(&mut self, tried: Retried<Released>) -> Result<()> {
-        let released = last(&self.turn, self.front.take(), tried);
-        self.turn.undo_late(None);
+    fn end(self, tried: Retried<Released>) -> Result<()> {
+        let lease = &self.turn;
+        match (self.front, &tried.answer) {
+            (None, answer) => lease.leave_identity(matches!(answer, Ok(Released::Freed { .. }))),
+            (Some(mut front), Ok(Released::Freed { listeners })) => {
+                front.released = Some(others(lease, &front, *listeners));
+            }
+            (Some(_), _) => {}
+        }
+        let released = lease.verdict(tried);
+        lease.undo_late(None);
         released
     }
 }
@@ -432,18 +435,6 @@ async fn stay(lease: &Lease, front: Option<Front>, ttl: u64, now: Tick) -> Resul
     lease.verdict(tried)?;
     lease.core.leave(lease, ttl);
     Ok(())
-}
-
-/// Completes the release of the last hold.
-fn last(lease: &Lease, front: Option<Front>, tried: Retried<Released>) -> Result<()> {
-    match (front, &tried.answer) {
-        (None, answer) => lease.leave_identity(matches!(answer, Ok(Released::Freed { .. }))),
-        (Some(mut front), Ok(Released::Freed { listeners })) => {
-            front.released = Some(others(lease, &front, *listeners));
-        }
-        (Some(_), _) => {}
-    }
-    lease.verdict(tried)
 }
 
 /// Whether a waiter of another client listens for the lock.

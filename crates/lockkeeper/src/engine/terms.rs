@@ -7,16 +7,7 @@ use crate::backend::Resource;
 use crate::error::{Error, Result};
 use crate::options::{ClientOptions, LeaseTime, MIN_WATCHDOG};
 
-/// The term that one guard asked for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Term {
-    /// Renewed by the watchdog, this many milliseconds at a time.
-    Renewed(u64),
-    /// Until a fixed end, as sent to the store.
-    Fixed(Tick),
-}
-
-/// The requested term, before its start is known.
+/// The term that one guard asked for: this many milliseconds, once or renewed by the watchdog.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TermSpec {
     pub(crate) ttl: u64,
@@ -48,13 +39,6 @@ impl TermSpec {
     pub(crate) fn renewed(options: &ClientOptions) -> Self {
         Self { ttl: options.watchdog_timeout.as_millis() as u64, renewed: true }
     }
-
-    pub(crate) fn sent_at(self, sent: Tick) -> Term {
-        if self.renewed {
-            return Term::Renewed(self.ttl);
-        }
-        Term::Fixed(sent + Duration::from_millis(self.ttl))
-    }
 }
 
 /// The number of a hold within its lease: which guard it belongs to.
@@ -63,34 +47,37 @@ pub(crate) type HoldId = u32;
 /// The first hold needs no allocation: most leases have one.
 #[derive(Debug)]
 pub(super) struct Holds {
-    first: Option<(HoldId, Term)>,
-    more: Vec<(HoldId, Term)>,
+    first: Option<Hold>,
+    more: Vec<Hold>,
     next: HoldId,
 }
 
+/// A hold, its term, and when the request for that was sent.
+type Hold = (HoldId, TermSpec, Tick);
+
 impl Holds {
     /// One hold, with the number 0.
-    pub(super) fn one(term: Term) -> Self {
-        Self { first: Some((0, term)), more: Vec::new(), next: 1 }
+    pub(super) fn one(term: TermSpec, sent: Tick) -> Self {
+        Self { first: Some((0, term, sent)), more: Vec::new(), next: 1 }
     }
 
-    pub(super) fn add(&mut self, term: Term) -> HoldId {
+    pub(super) fn add(&mut self, term: TermSpec, sent: Tick) -> HoldId {
         let id = self.next;
         self.next = id.wrapping_add(1);
-        self.more.push((id, term));
+        self.more.push((id, term, sent));
         id
     }
 
-    pub(super) fn set(&mut self, hold: HoldId, term: Term) {
+    pub(super) fn set(&mut self, hold: HoldId, term: TermSpec, sent: Tick) {
         let mut all = self.first.iter_mut().chain(&mut self.more);
-        if let Some(entry) = all.find(|(id, _)| *id == hold) {
-            entry.1 = term;
+        if let Some(entry) = all.find(|(id, ..)| *id == hold) {
+            *entry = (hold, term, sent);
         }
     }
 
     pub(super) fn remove(&mut self, hold: HoldId) {
-        self.first.take_if(|(id, _)| *id == hold);
-        self.more.retain(|(id, _)| *id != hold);
+        self.first.take_if(|(id, ..)| *id == hold);
+        self.more.retain(|(id, ..)| *id != hold);
     }
 
     pub(super) fn clear(&mut self) {
@@ -102,7 +89,21 @@ impl Holds {
         self.first.iter().len() as u32 + self.more.len() as u32
     }
 
-    pub(super) fn terms(&self) -> impl Iterator<Item = &Term> {
-        self.first.iter().chain(&self.more).map(|(_, term)| term)
+    fn all(&self) -> impl Iterator<Item = &Hold> {
+        self.first.iter().chain(&self.more)
+    }
+
+    /// The TTL that the watchdog renews, if any hold has no fixed end.
+    pub(super) fn renewed_ttl(&self) -> Option<u64> {
+        self.all().filter(|(_, term, _)| term.renewed).map(|(_, term, _)| term.ttl).max()
+    }
+
+    /// The TTL that they need from `now` on.
+    pub(super) fn remaining_ttl(&self, now: Tick) -> Option<u64> {
+        let remaining = |(_, term, sent): &Hold| match term.renewed {
+            true => term.ttl,
+            false => sent.plus_millis(term.ttl).since(now).as_millis() as u64,
+        };
+        self.all().map(remaining).max()
     }
 }

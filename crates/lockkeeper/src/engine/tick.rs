@@ -28,7 +28,7 @@ pub(super) fn run(
         registry,
         core,
         tasks: JoinSet::new(),
-        announcer: Announcer::default(),
+        announcer: None,
         heartbeat: Heartbeat::default(),
         reconnects: None,
         woken: false,
@@ -58,7 +58,7 @@ struct Ticker {
     core: Weak<Core>,
     /// The requests under way.
     tasks: JoinSet<()>,
-    announcer: Announcer,
+    announcer: Option<Announcer>,
     heartbeat: Heartbeat,
     reconnects: Option<(Subscription, u64)>,
     /// A lock was held since the last tick, even if it is released by now: locks that are held for
@@ -93,7 +93,7 @@ impl Ticker {
         let lingering = core.identities.sweep(now);
         let waiting = self.heartbeat.send(&core, now, &mut self.tasks);
         let holding = next.is_some() || self.woken;
-        let announcing = self.announcer.announce(&core, now, holding, &mut self.tasks);
+        let announcing = Announcer::run(&mut self.announcer, &core, now, holding, &mut self.tasks);
         let until = match next {
             Some(next) => next.min(now + TICK),
             None if waiting || announcing || lingering => now + TICK,

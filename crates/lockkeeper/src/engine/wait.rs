@@ -180,15 +180,11 @@ impl<'a> AcquireLoop<'a> {
         }
     }
 
-    /// Continues after a first attempt.
-    pub(super) async fn run_after(mut self, answer: Answered, pending: PendingAcquire) -> Outcome {
-        self.pending = Some(pending);
-        self.run(Some(answer)).await
-    }
-
-    /// Tries until the lock is granted, the wait limit passes or the store fails. `answer` is the
-    /// answer to an attempt that was made already.
-    async fn run(mut self, mut answer: Option<Answered>) -> Outcome {
+    /// Tries until the lock is granted, the wait limit passes or the store fails. The first attempt may
+    /// have been made already.
+    pub(super) async fn run(mut self, first: Option<(Answered, PendingAcquire)>) -> Outcome {
+        let (mut answer, pending) = first.unzip();
+        self.pending = pending.or(self.pending);
         let pause = self.front.pause(self.started);
         if answer.is_none() && !pause.is_zero() {
             self.nap(pause).await;
@@ -360,20 +356,17 @@ impl<'a> AcquireLoop<'a> {
         let handoff = || Some(Handoff::new(request));
         self.front = match LocalQueues::enter(core, &request.resource, handoff) {
             Entered::Front(front) => front,
-            Entered::Queued(mut position) => {
-                let served = until(&core.clock, request.limit, position.wait()).await;
-                match served.or_else(|| position.failure().map(Served::Failed)) {
-                    Some(Served::Front(front)) => front,
-                    Some(Served::Failed(fault)) => {
-                        return Err(core.error(fault, &request.resource, Phase::Acquire));
-                    }
-                    // Permits are held without a front, so they are never handed off.
-                    Some(Served::Granted(_)) | None => {
-                        self.busy = self.busy.filter(|_| !core.is_silent(&request.resource.name));
-                        return Ok(Step::GiveUp);
-                    }
+            Entered::Queued(position) => match Box::pin(position.serve(request)).await {
+                Some(Served::Front(front)) => front,
+                Some(Served::Failed(fault)) => {
+                    return Err(core.error(fault, &request.resource, Phase::Acquire));
                 }
-            }
+                // Permits are held without a front, so they are never handed off.
+                Some(Served::Granted(_)) | None => {
+                    self.busy = self.busy.filter(|_| !core.is_silent(&request.resource.name));
+                    return Ok(Step::GiveUp);
+                }
+            },
             Entered::Occupied => return Ok(Step::GiveUp),
         };
         // After a wait that may have been long, an unanswered request is not repeated.

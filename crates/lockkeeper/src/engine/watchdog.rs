@@ -84,7 +84,7 @@ async fn ask(core: &Core, places: &Semaphore, batch: Vec<Asked>) {
     let places = places.acquire_many(size.clamp(1, AT_ONCE as u32));
     let _places = tokio::time::timeout(HUNG, places).await;
     // Leases that were released while this waited must not be renewed.
-    let batch: Vec<_> = batch.into_iter().filter(|(lease, _)| lease.is_asked_about()).collect();
+    let batch: Vec<_> = batch.into_iter().filter(|(lease, _)| lease.is_held()).collect();
     if batch.is_empty() {
         return;
     }

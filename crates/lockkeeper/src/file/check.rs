@@ -8,7 +8,7 @@ const ROOM: u64 = 16 << 20;
 
 impl Db {
     pub(super) fn check(&mut self) -> Result<Vec<Finding>, Fault> {
-        let path = self.place.path().to_owned();
+        let path = self.location.path().to_owned();
         let shown = path.display();
         let means = "for the processes of this host; what a process has taken outlives its death, \
                      and ends with the machine's";
@@ -23,7 +23,7 @@ impl Db {
             Finding::danger("file", detail, "stop everybody who uses it, and remove it")
         });
         findings.push(room(&path));
-        findings.extend(log(self.place.wal()));
+        findings.extend(log(self.location.wal()));
         Ok(findings)
     }
 }

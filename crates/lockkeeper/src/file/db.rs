@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 
-use super::path::{Inodes, Place};
+use super::path::{Inodes, Location, invalid};
 use super::session::Session;
 use super::time::{self, Moment};
 use super::write_queue::{Entered, Turn, WriteQueue};
@@ -33,12 +33,11 @@ const APPLICATION: i32 = 0x6c6b_6b72;
 /// Earlier forms have two more tables, which are not used any more.
 const VERSION: i32 = 3;
 
-/// The log is carried over into the database when it has so many pages: a process that opens the store
-/// alone reads all of it first.
+/// The log is carried over into the database when it has so many pages: the first process that opens the
+/// store reads all of it.
 const LOG_MAX: i32 = 400;
 
-/// A log of so many pages is worth a warning: it grows for as long as somebody stands in a transaction
-/// that reads.
+/// A log of so many pages is worth a warning: it grows for as long as a process reads in one transaction.
 pub(super) const LOG_LONG: i32 = 16_384;
 
 /// To how many bytes the log is cut when it begins anew.
@@ -46,12 +45,12 @@ const LOG_KEPT: i32 = 4 << 20;
 
 /// What each table is for:
 ///
-/// - `names`: what stands under a name. `record` decides, with `permits`, which may be many and are
+/// - `names`: the state of each name. `record` decides, with `permits`, which may be many and are
 ///   packed; `kind` and `wall_end` are for people.
-/// - `waiters`: who waits in the queues of fair locks.
-/// - `clients`: who the holders are.
-/// - `sessions`, `listeners`: who listens for what; `messages`: what they are told.
-/// - `chores`: how far the sweeping has come.
+/// - `waiters`: the queues of fair locks.
+/// - `clients`: the announcements of clients.
+/// - `sessions`, `listeners`, `messages`: processes that listen, their topics, the messages to them.
+/// - `chores`: where the next sweep begins.
 const SCHEMA: &str = "
 CREATE TABLE names (
     name BLOB PRIMARY KEY, kind TEXT NOT NULL, boot TEXT NOT NULL, ends INTEGER, wall_end INTEGER,
@@ -81,13 +80,13 @@ CREATE VIEW locks AS SELECT CAST(name AS TEXT) AS name, kind,
     FROM names ORDER BY names.name;
 ";
 
-/// If others have not written for so long, the one that does has come to no end.
+/// If others have not written for so long, the process that writes does not come to an end.
 const LATELY: Duration = Duration::from_secs(2);
 
 /// A pause of a few hundred microseconds: see `busy_handler`.
 const PAUSES: i32 = 8;
 
-/// What is said where it is not this client's turn to write for as long as it waits.
+/// The refusal of a request that got no turn to write.
 pub(super) const OTHERS_WRITE: &str = "many processes write to the file of locks at once";
 
 thread_local! {
@@ -98,7 +97,7 @@ thread_local! {
 /// An open database.
 pub(super) struct Db {
     pub(super) connection: Connection,
-    pub(super) place: Place,
+    pub(super) location: Location,
     /// Which start of the machine rows count from.
     pub(super) boot: &'static str,
     /// The answers to this client's requests that must not run twice. They are entered after the commit,
@@ -109,7 +108,7 @@ pub(super) struct Db {
     /// Whether this user may write it.
     writable: bool,
     pub(super) session: Session,
-    line: WriteQueue,
+    write_queue: WriteQueue,
     /// A number that moves when others write, and since when it has not.
     version: Option<(i64, Option<Instant>)>,
     /// Messages were left for this very process.
@@ -121,7 +120,7 @@ pub(super) struct Db {
     /// A moment that lasts.
     #[cfg(test)]
     pub(super) stopped: Option<Moment>,
-    /// Whom the model has woken, whether anybody listens or not.
+    /// The wake-ups of the model, also those without a listener.
     #[cfg(test)]
     pub(super) woken: std::cell::RefCell<Vec<crate::model::Wake>>,
     /// The last to be dropped.
@@ -131,7 +130,7 @@ pub(super) struct Db {
 /// A connection, the files it has open, and whether it may write.
 type Opened = (Connection, Inodes, bool);
 
-/// Why a transaction did not come to its end.
+/// Why a transaction failed.
 pub(super) enum Hitch {
     Sql(rusqlite::Error),
     Fault(Fault),
@@ -150,30 +149,29 @@ impl From<Fault> for Hitch {
 }
 
 impl Hitch {
-    fn fault(self, place: &Place) -> Fault {
+    fn fault(self, location: &Location) -> Fault {
         match self {
-            Hitch::Sql(error) => fault::of(error, place),
+            Hitch::Sql(error) => fault::of(error, location),
             Hitch::Fault(fault) => fault,
         }
     }
 }
 
 impl Db {
-    /// Opens what is there, or makes it. Waits for others that do the same, for as long as the
-    /// patience of this thread lasts.
-    pub(super) fn open(place: &Place) -> Result<Self, Fault> {
+    /// Opens the file, or creates it. Waits for other processes that do the same, until the limit of this thread.
+    pub(super) fn open(location: &Location) -> Result<Self, Fault> {
         let in_use = super::InUse::begin()?;
         time::known()?;
         let boot = boot::id()?;
         let mut pause = Duration::from_millis(2);
         let (connection, inodes, writable) = loop {
-            match try_open(place) {
+            match try_open(location) {
                 Ok(Some(opened)) => break opened,
                 Err(fault) if !fault.may_pass() || !busy_handler::is_left() => return Err(fault),
-                // Somebody else makes it at this moment, or has just put another in its place.
+                // Another process creates or replaces it at this moment.
                 Ok(None) | Err(_) => {
                     thread::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0));
-                    // With many of them, whoever makes it must be let run.
+                    // Beside many of them the process that creates it must get to run.
                     pause = (pause * 2).min(Duration::from_millis(64));
                 }
             }
@@ -181,17 +179,17 @@ impl Db {
         connection.set_prepared_statement_cache_capacity(64);
         // Not all short-lived processes shall do them, but some must.
         let sweep_in = fastrand::u32(1..super::sweep::EVERY);
-        let place = place.clone();
-        let (session, line) = (Session::new(), WriteQueue::new(place.wal()));
+        let location = location.clone();
+        let (session, write_queue) = (Session::new(), WriteQueue::new(location.wal()));
         Ok(Self {
             connection,
-            place,
+            location,
             boot,
             replies: State::default(),
             inodes,
             writable,
             session,
-            line,
+            write_queue,
             version: None,
             has_mail: false,
             carry_at: LOG_MAX,
@@ -206,7 +204,7 @@ impl Db {
 
     /// Whether the files at the path are no longer those that were opened: others open new ones.
     pub(super) fn is_elsewhere(&self) -> bool {
-        self.place.inodes() != self.inodes
+        self.location.inodes() != self.inodes
     }
 
     /// Whether a transaction has been left standing.
@@ -214,18 +212,18 @@ impl Db {
         !self.connection.is_autocommit()
     }
 
-    /// One transaction that may change something, at a moment in which nobody else can.
+    /// Runs a transaction that may change something, while no other process can.
     pub(super) fn write<T>(
         &mut self,
         work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
     ) -> Result<T, Fault> {
         if !self.writable {
-            return Err(self.place.denied("cannot be written"));
+            return Err(self.location.denied("cannot be written"));
         }
         self.transaction(Self::begin_write, work)
     }
 
-    /// One look at what was committed last. Nobody is in its way.
+    /// Reads what was committed last, beside all others.
     pub(super) fn read<T>(
         &mut self,
         work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
@@ -250,14 +248,14 @@ impl Db {
                 // If this fails, too, the connection is of no use, and is closed.
                 let _ = self.run("ROLLBACK");
             }
-            hitch.fault(&self.place)
+            hitch.fault(&self.location)
         })
     }
 
     /// Begins a transaction in which no other process writes.
     fn begin_write(&self) -> rusqlite::Result<Option<Turn>> {
         loop {
-            match self.line.enter() {
+            match self.write_queue.enter() {
                 Entered::Turn(turn) => return self.run("BEGIN IMMEDIATE").map(|()| Some(turn)),
                 Entered::Unlockable => return self.run("BEGIN IMMEDIATE").map(|()| None),
                 Entered::Late => {}
@@ -307,9 +305,8 @@ impl Db {
         self.connection.prepare_cached(sql)?.execute([]).map(drop)
     }
 
-    /// Carries the log over into the database, if it has become long. Whoever reads or writes is not
-    /// kept from it. What somebody still reads cannot be carried over: then it is tried again when there
-    /// is twice as much.
+    /// Carries a long log over into the database, beside readers and writers. What a process still reads
+    /// cannot be carried over: then it is tried again when there is twice as much.
     pub(super) fn checkpoint(&mut self) {
         let pages = LOG.replace(0);
         if (1..LOG_MAX).contains(&pages) {
@@ -325,8 +322,8 @@ impl Db {
             Ok((log, carried)) if carried < log => {
                 self.carry_at = pages.saturating_mul(2);
                 if log >= LOG_LONG {
-                    let path = self.place.wal().display();
-                    tracing::warn!(%path, pages = log, "the log grows: somebody has been reading the \
+                    let path = self.location.wal().display();
+                    tracing::warn!(%path, pages = log, "the log grows: a process has been reading the \
                         file of locks for long");
                 }
             }
@@ -337,9 +334,12 @@ impl Db {
 }
 
 /// Nothing if another file took its place meanwhile.
-fn try_open(place: &Place) -> Result<Option<Opened>, Fault> {
-    match open_to_write(place) {
-        Err(Fault::Denied { .. }) if place.is_read_only() => open_to_read(place).map(Some),
+fn try_open(location: &Location) -> Result<Option<Opened>, Fault> {
+    let failed = |hitch: Hitch| hitch.fault(location);
+    match open_to_write(location).map_err(failed) {
+        Err(Fault::Denied { .. }) if location.is_read_only() => {
+            open_to_read(location).map_err(failed).map(Some)
+        }
         opened => {
             opened.map(|opened| opened.map(|(connection, inodes)| (connection, inodes, true)))
         }
@@ -347,24 +347,21 @@ fn try_open(place: &Place) -> Result<Option<Opened>, Fault> {
 }
 
 /// Opens a file that this user may not write. SQLite then writes nothing beside it, either.
-fn open_to_read(place: &Place) -> Result<Opened, Fault> {
-    let failed = |error: rusqlite::Error| fault::of(error, place);
-    let inodes = place.inodes();
+fn open_to_read(location: &Location) -> Result<Opened, Hitch> {
+    let inodes = location.inodes();
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(place.path(), flags).map_err(failed)?;
-    prepare(&connection).map_err(failed)?;
-    match version(&connection, place)? {
-        0 => Err(place.denied("is empty and cannot be written")),
+    let connection = Connection::open_with_flags(location.path(), flags)?;
+    prepare(&connection)?;
+    match version(&connection, location)? {
+        0 => Err(location.denied("is empty and cannot be written").into()),
         1..=VERSION => Ok((connection, inodes, false)),
-        _ => Err(newer(place)),
+        _ => Err(newer(location).into()),
     }
 }
 
-fn newer(place: &Place) -> Fault {
-    let path = place.path().display();
-    Fault::Invalid {
-        detail: format!("{path} was written by a newer lockkeeper: use that one").into(),
-    }
+fn newer(location: &Location) -> Fault {
+    let path = location.path().display();
+    invalid(format!("{path} was written by a newer lockkeeper: use that one"))
 }
 
 /// What goes for a connection of any sort.
@@ -381,74 +378,66 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn open_to_write(place: &Place) -> Result<Option<(Connection, Inodes)>, Fault> {
-    let failed = |error: rusqlite::Error| fault::of(error, place);
-    place.create()?;
-    let before = place.inode();
+fn open_to_write(location: &Location) -> Result<Option<(Connection, Inodes)>, Hitch> {
+    location.create()?;
+    let before = location.inode();
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let flags = match before {
         Some(_) => flags,
         None => flags | OpenFlags::SQLITE_OPEN_CREATE,
     };
-    let connection = Connection::open_with_flags(place.path(), flags).map_err(failed)?;
-    prepare(&connection).map_err(failed)?;
-    let mut version = version(&connection, place)?;
-    if connection.is_readonly(MAIN_DB).map_err(failed)? {
-        return Err(place.denied("cannot be written"));
+    let connection = Connection::open_with_flags(location.path(), flags)?;
+    prepare(&connection)?;
+    let mut version = version(&connection, location)?;
+    if connection.is_readonly(MAIN_DB)? {
+        return Err(location.denied("cannot be written").into());
     }
-    connection.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
     let kept = |row: &rusqlite::Row<'_>| row.get::<_, i32>(0);
-    connection
-        .pragma_update_and_check(None, "journal_size_limit", LOG_KEPT, kept)
-        .map_err(failed)?;
-    let mode: String = connection
-        .pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))
-        .map_err(failed)?;
+    connection.pragma_update_and_check(None, "journal_size_limit", LOG_KEPT, kept)?;
+    let mode: String =
+        connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode != "wal" {
-        let detail = format!("{}: journal mode is {mode}, not wal", place.path().display());
-        return Err(Fault::Server { detail: detail.into() });
+        let detail = format!("{}: journal mode is {mode}, not wal", location.path().display());
+        return Err(Fault::Server { detail: detail.into() }.into());
     }
     if version < VERSION {
-        version = make(&connection, place)?;
+        version = make(&connection, location)?;
     }
     if version > VERSION {
-        return Err(newer(place));
+        return Err(newer(location).into());
     }
     // From here on it is known to be ours. The last one to close it must not wait for the disk, either.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.wal_hook(Some(|_, pages| {
         LOG.set(pages);
         Ok(())
     }));
-    let inodes = place.inodes();
-    let same = before.is_none() || before == place.inode();
+    let inodes = location.inodes();
+    let same = before.is_none() || before == location.inode();
     Ok(same.then_some((connection, inodes)))
 }
 
 /// Which form the file has; 0 if there is nothing in it yet.
-fn version(connection: &Connection, place: &Place) -> Result<i32, Fault> {
-    let failed = |error: rusqlite::Error| fault::of(error, place);
+fn version(connection: &Connection, location: &Location) -> Result<i32, Hitch> {
     let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i32>(0));
-    let tables = number("SELECT count(*) FROM sqlite_schema").map_err(failed)?;
-    let application = number("PRAGMA application_id").map_err(failed)?;
-    let version = number("PRAGMA user_version").map_err(failed)?;
+    let tables = number("SELECT count(*) FROM sqlite_schema")?;
+    let application = number("PRAGMA application_id")?;
+    let version = number("PRAGMA user_version")?;
     match application {
         APPLICATION if tables > 0 => Ok(version.max(1)),
         APPLICATION | 0 if tables == 0 => Ok(0),
-        _ => Err(Fault::Invalid {
-            detail: format!(
-                "{} is a database of another program: name another path",
-                place.path().display()
-            )
-            .into(),
-        }),
+        _ => {
+            let path = location.path().display();
+            Err(invalid(format!("{path} is a database of another program: name another path"))
+                .into())
+        }
     }
 }
 
-fn make(connection: &Connection, place: &Place) -> Result<i32, Fault> {
-    let failed = |error: rusqlite::Error| fault::of(error, place);
-    connection.execute_batch("BEGIN IMMEDIATE").map_err(failed)?;
-    let made = version(connection, place).and_then(|version| match version {
+fn make(connection: &Connection, location: &Location) -> Result<i32, Hitch> {
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let made = version(connection, location).and_then(|version| match version {
         // Somebody else was first.
         version if version >= VERSION => Ok(version),
         version => {
@@ -457,11 +446,12 @@ fn make(connection: &Connection, place: &Place) -> Result<i32, Fault> {
                 "{schema} PRAGMA application_id = {APPLICATION};
                 PRAGMA user_version = {VERSION};"
             );
-            connection.execute_batch(&sql).map_err(failed).map(|()| VERSION)
+            connection.execute_batch(&sql)?;
+            Ok(VERSION)
         }
     });
     let end = if made.is_ok() { "COMMIT" } else { "ROLLBACK" };
-    connection.execute_batch(end).map_err(failed)?;
+    connection.execute_batch(end)?;
     made
 }
 

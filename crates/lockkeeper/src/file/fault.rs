@@ -3,60 +3,51 @@
 use rusqlite::ErrorCode;
 use rusqlite::ffi::SQLITE_IOERR_SHORT_READ;
 
-use super::path::Place;
+use super::path::{Location, invalid};
 use crate::backend::Fault;
 
 /// Converts an error of SQLite. A failed request has changed nothing: its transaction was rolled
 /// back.
-pub(super) fn of(error: rusqlite::Error, place: &Place) -> Fault {
-    meaning(&error, place).caused_by(error)
+pub(super) fn of(error: rusqlite::Error, location: &Location) -> Fault {
+    meaning(&error, location).caused_by(error)
 }
 
-fn meaning(error: &rusqlite::Error, place: &Place) -> Fault {
-    let detail = format!("{}: {error}", place.path().display());
-    let rusqlite::Error::SqliteFailure(failure, _) = error else {
-        return Fault::Server { detail: detail.into() };
-    };
+fn meaning(error: &rusqlite::Error, location: &Location) -> Fault {
+    let path = location.path().display();
+    let server = |why| Fault::Server { detail: format!("{path}: {error}{why}").into() };
+    let refused = |why| Fault::Refused { detail: format!("{path}: {error}{why}").into() };
+    let rusqlite::Error::SqliteFailure(failure, _) = error else { return server("") };
     match failure.code {
         ErrorCode::DatabaseBusy
         | ErrorCode::DatabaseLocked
         | ErrorCode::FileLockingProtocolFailed
-        | ErrorCode::OperationInterrupted => Fault::Unreachable {
-            maybe_ran: false,
-            detail: format!(
-                "{}: another process is writing to it and does not come to an end",
-                place.path().display()
-            ).into(),
-        },
-        ErrorCode::DiskFull => Fault::Refused { detail: format!("{detail}: the disk is full").into() },
-        ErrorCode::ReadOnly | ErrorCode::PermissionDenied => place.denied("cannot be written"),
+        | ErrorCode::OperationInterrupted => {
+            let why = "another process is writing to it and does not come to an end";
+            Fault::Unreachable { maybe_ran: false, detail: format!("{path}: {why}").into() }
+        }
+        ErrorCode::DiskFull => refused(": the disk is full"),
+        ErrorCode::ReadOnly | ErrorCode::PermissionDenied => location.denied("cannot be written"),
         ErrorCode::CannotOpen if no_descriptors() => {
-            Fault::Refused { detail: format!("{detail}: this process has too many files open").into() }
+            refused(": this process has too many files open")
         }
         ErrorCode::CannotOpen | ErrorCode::AuthorizationForStatementDenied => {
-            place.denied("cannot be opened")
+            location.denied("cannot be opened")
         }
         // The index belongs to another file that a process still has open.
         ErrorCode::SystemIoFailure if failure.extended_code == SQLITE_IOERR_SHORT_READ => {
-            Fault::Refused {
-                detail: format!(
-                    "{} was deleted or replaced, and a process that has the old one open has not let \
-                     go of it yet: they do within seconds, unless they are stopped",
-                    place.path().display()
-                ).into(),
-            }
+            let why = "was deleted or replaced, and a process that has the old one open has not let go of \
+                       it yet: they do within seconds, unless they are stopped";
+            Fault::Refused { detail: format!("{path} {why}").into() }
         }
         // A quota or a loose cable: may be temporary.
-        ErrorCode::SystemIoFailure => Fault::Refused { detail: detail.into() },
-        ErrorCode::NotADatabase => Fault::Invalid {
-            detail: format!("{} is no file of locks: name another path", place.path().display()).into(),
-        },
-        ErrorCode::DatabaseCorrupt => Fault::Server {
-            detail: format!(
-                "{detail}; stop all that use it and delete it: locks will be free then"
-            ).into(),
-        },
-        _ => Fault::Server { detail: detail.into() },
+        ErrorCode::SystemIoFailure => refused(""),
+        ErrorCode::NotADatabase => {
+            invalid(format!("{path} is no file of locks: name another path"))
+        }
+        ErrorCode::DatabaseCorrupt => {
+            server("; stop all that use it and delete it: locks will be free then")
+        }
+        _ => server(""),
     }
 }
 
@@ -91,10 +82,10 @@ mod tests {
 
     #[test]
     fn errors_mean_what_a_caller_can_do_about_them() {
-        let place = Place::find(&std::env::temp_dir().join("locks.db")).unwrap();
+        let location = Location::find(&std::env::temp_dir().join("locks.db"), false).unwrap();
         let fault = |code| {
             let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            let fault = of(error, &place);
+            let fault = of(error, &location);
             assert!(format!("{fault:?}").contains("locks.db"), "{fault:?} names the file");
             fault
         };

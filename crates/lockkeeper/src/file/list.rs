@@ -14,13 +14,12 @@ impl Db {
         self.read(|db, moment| {
             let mut state = State::behind(moment.epoch);
             let clients = db.load_clients(moment.now)?;
-            if let Select::Clients = request.select {
-                return Ok(Page { clients, ..Page::default() });
-            }
-            clients.into_iter().for_each(|client| state.put_client(client, moment.now));
             let mut page = Page::default();
+            for client in clients.iter().cloned() {
+                state.put_client(client, moment.now);
+            }
             match &request.select {
-                Select::Clients => {}
+                Select::Clients => page.clients = clients,
                 Select::Named(name, _) => {
                     state.put(name, db.load(name, Who::All, moment)?);
                     page = state.list(request, moment.now)?;

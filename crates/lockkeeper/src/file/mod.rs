@@ -1,9 +1,9 @@
 //! A file for the processes of one host: the model inside a SQLite database, one transaction for each
 //! request.
 //!
-//! One thread a client does all of it, because SQLite blocks (`worker`). Its leases go by the time since
-//! the machine was started (`time`), so that nobody's clock moves them; waiters in other processes are
-//! told through the file (`wakes`) and woken by the kernel (`pipe`).
+//! One thread per client does all of it, because SQLite blocks (`worker`). Leases count by the time since
+//! the machine was started (`time`), so that no setting of a clock moves them. Waiters in other processes
+//! get messages through the file (`wakes`), and the kernel wakes them up (`pipe`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use crate::backend::{
 use crate::error::{Error, Phase, Result as ClientResult};
 use crate::options::ClientOptions;
 use db::{Db, OTHERS_WRITE};
-use path::Place;
+use path::Location;
 use work_queue::{Order, WorkQueue};
 
 mod boot;
@@ -89,7 +89,7 @@ impl InUse {
             let detail = "this process was forked while its parent had a file of locks open, and SQLite \
                           does not work in such a child: start the child with exec, or close the client \
                           before the fork";
-            return Err(Fault::Invalid { detail: detail.into() });
+            return Err(path::invalid(detail.to_owned()));
         }
         Ok(Self)
     }
@@ -144,7 +144,7 @@ impl File {
     }
 
     async fn start(path: &str, options: &ClientOptions) -> Result<Self, Fault> {
-        let path = Place::parse(path)?;
+        let path = Location::parse(path)?;
         let no_thread = |error: std::io::Error| Fault::Server {
             detail: format!("the thread of the file store cannot be started: {error}").into(),
         };
@@ -190,11 +190,11 @@ impl File {
                 // The caller may have been cancelled.
                 let _ = answer.send(db.and_then(work));
             });
-            let patience = inner.response_timeout;
-            if !inner.orders.0.push(Order::Do(Instant::now() + patience, work)) {
+            let limit = inner.response_timeout;
+            if !inner.orders.0.push(Order::Do(Instant::now() + limit, work)) {
                 return Err(Fault::Closed);
             }
-            match timeout(patience + STUCK, answered).await {
+            match timeout(limit + STUCK, answered).await {
                 Ok(answered) => answered.unwrap_or(Err(Fault::Closed)),
                 Err(_) => Err(stuck(true)),
             }

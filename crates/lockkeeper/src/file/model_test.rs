@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::busy_handler;
 use super::db::Db;
-use super::path::Place;
+use super::path::Location;
 use super::time::Moment;
 use crate::backend::{
     Acquire, Attempt, Change, ClientInfo, CountChange, Fenced, Kind, PermitChange, Release, Renew,
@@ -141,10 +141,11 @@ fn sequence() -> impl Strategy<Value = Vec<(Request, u64)>> {
     let step = (request(), select(&STEPS[..]), prop::bool::weighted(0.1));
     (kinds, vec(step, 1..LENGTH)).prop_map(|(kinds, steps)| {
         let settle = |resource: &mut Resource| {
-            let place = NAMES.iter().position(|name| name.as_bytes() == resource.name.as_bytes());
-            let sides = matches!(kinds[place.unwrap_or(0)], Kind::Read | Kind::Write);
+            let location =
+                NAMES.iter().position(|name| name.as_bytes() == resource.name.as_bytes());
+            let sides = matches!(kinds[location.unwrap_or(0)], Kind::Read | Kind::Write);
             if !(sides && matches!(resource.kind, Kind::Read | Kind::Write)) {
-                resource.kind = kinds[place.unwrap_or(0)];
+                resource.kind = kinds[location.unwrap_or(0)];
             }
         };
         let steps = steps.into_iter().map(|(mut request, span, odd)| {
@@ -201,8 +202,8 @@ fn of_file(db: &mut Db, request: &Request) -> String {
 fn agree(sequence: impl Strategy<Value = Vec<(Request, u64)>>) {
     let folder = TempDir::new().expect("there is room");
     busy_handler::set_limit(Instant::now() + Duration::from_secs(600));
-    let place = Place::find(&folder.path().join("locks.db")).expect("a place for it");
-    let db = std::cell::RefCell::new(Db::open(&place).expect("it can be made"));
+    let location = Location::find(&folder.path().join("locks.db"), false).expect("a place for it");
+    let db = std::cell::RefCell::new(Db::open(&location).expect("it can be made"));
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let checked = TestRunner::new(config).run(&sequence, |steps| {
         let db = &mut *db.borrow_mut();
@@ -270,8 +271,9 @@ fn a_queue_of_which_little_is_read_is_the_whole_queue() {
 fn a_wall_clock_that_is_set_moves_no_lease_and_tokens_grow_all_the_same() {
     let folder = TempDir::new().expect("there is room");
     busy_handler::set_limit(Instant::now() + Duration::from_secs(600));
-    let mut db = Db::open(&Place::find(&folder.path().join("locks.db")).expect("a place for it"))
-        .expect("it can be made");
+    let mut db =
+        Db::open(&Location::find(&folder.path().join("locks.db"), false).expect("a place for it"))
+            .expect("it can be made");
     let lock = Resource { kind: Kind::Lock, name: LockName::from("a") };
     let (years, mut last) = (10 * 365 * 24 * 3_600_000, 0);
     let mut now = 5_000;

@@ -21,7 +21,7 @@ use crate::backend::Fault;
 
 /// A path of a file of locks.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct Location {
     /// Absolute, without symbolic links. The names of the files beside it are derived from it, and
     /// must be the same for all processes.
     path: PathBuf,
@@ -40,7 +40,7 @@ const LONGEST: usize = 504;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Inodes([Option<(u64, u64)>; 4]);
 
-impl Place {
+impl Location {
     /// Parses the part after `file:`. The path is used literally: nothing in it is decoded.
     pub(super) fn parse(rest: &str) -> Result<PathBuf, Fault> {
         let form = "write file:PATH or file:///PATH";
@@ -56,7 +56,7 @@ impl Place {
     }
 
     /// Examines the path without changing it. There may be a file or nothing yet.
-    pub(super) fn find(path: &Path) -> Result<Self, Fault> {
+    pub(super) fn find(path: &Path, read_only: bool) -> Result<Self, Fault> {
         let given = std::path::absolute(path).map_err(|error| cannot("be found", path, &error))?;
         let path = match fs::metadata(&given) {
             Ok(found) => {
@@ -97,17 +97,12 @@ impl Place {
             name.push(suffix);
             PathBuf::from(name)
         };
-        Ok(Self { wal: beside("-wal"), shm: beside("-shm"), path, given, read_only: false })
+        Ok(Self { wal: beside("-wal"), shm: beside("-shm"), path, given, read_only })
     }
 
     /// Resolves the given path again.
     pub(super) fn found_anew(&self) -> Result<Self, Fault> {
-        Ok(Self::find(&self.given)?.read_only(self.read_only))
-    }
-
-    /// Sets whether to open the file read-only if it may not be written.
-    pub(super) fn read_only(self, read_only: bool) -> Self {
-        Self { read_only, ..self }
+        Self::find(&self.given, self.read_only)
     }
 
     pub(super) fn is_read_only(&self) -> bool {
@@ -156,7 +151,7 @@ impl Place {
     }
 }
 
-fn invalid(detail: String) -> Fault {
+pub(super) fn invalid(detail: String) -> Fault {
     Fault::Invalid { detail: detail.into() }
 }
 
@@ -306,7 +301,7 @@ mod tests {
 
     #[test]
     fn paths_are_taken_as_they_are_written() {
-        let parsed = |rest| Place::parse(rest).map(|path| path.display().to_string());
+        let parsed = |rest| Location::parse(rest).map(|path| path.display().to_string());
         assert_eq!(parsed("locks.db").unwrap(), "locks.db");
         assert_eq!(parsed("/var/a%20b?c#d.db").unwrap(), "/var/a%20b?c#d.db");
         assert_eq!(parsed("///var/locks.db").unwrap(), "/var/locks.db");

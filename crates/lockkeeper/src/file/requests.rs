@@ -12,7 +12,7 @@ use super::busy_handler;
 use super::db::{Db, Hitch};
 use super::time::Moment;
 use super::waiters::Who;
-use super::wakes::Told;
+use super::wakes::Woken;
 use crate::backend::{
     Acquire, Attempt, Change, Changed, Fault, Kind, LockInfo, Release, Released, Renew, Renewed,
     Resource,
@@ -34,12 +34,9 @@ impl<'a> About<'a> {
         Self { names: vec![name], clients: false, waiter: None, reply: None }
     }
 
-    fn by(self, owner: OwnerId) -> Self {
-        Self { waiter: Some(owner), ..self }
-    }
-
-    fn remembered(self, of: Option<(&'a LockName, OwnerId)>) -> Self {
-        Self { reply: of, ..self }
+    fn hold(resource: &'a Resource, owner: OwnerId) -> Self {
+        let reply = (resource.kind == Kind::Semaphore).then_some((&resource.name, owner));
+        Self { waiter: Some(owner), reply, ..Self::one(&resource.name) }
     }
 }
 
@@ -48,11 +45,8 @@ type Loaded<'a> = (State, Vec<(&'a LockName, Record)>);
 
 impl Db {
     pub(super) fn acquire(&mut self, request: &Acquire) -> Result<Attempt, Fault> {
-        let Resource { kind, name } = &request.resource;
-        let mut about = About::one(name).by(request.owner);
+        let mut about = About::hold(&request.resource, request.owner);
         about.names.extend(request.also.iter().map(|(name, _)| name));
-        let remembered = (*kind == Kind::Semaphore).then_some((name, request.owner));
-        let about = about.remembered(remembered);
         let answer = |state: &mut State, now: u64| state.acquire(request, now);
         let done = busy_handler::at_once(|| self.change(&about, answer));
         let Err(Fault::Unreachable { maybe_ran: false, .. }) = done else { return done?.0 };
@@ -64,13 +58,11 @@ impl Db {
     }
 
     pub(super) fn release(&mut self, request: &Release) -> Result<Released, Fault> {
-        let Resource { kind, name } = &request.resource;
-        let remembered = (*kind == Kind::Semaphore).then_some((name, request.owner));
-        let about = About::one(name).by(request.owner).remembered(remembered);
+        let about = About::hold(&request.resource, request.owner);
         let changed = self.change(&about, |state, now| state.release(request, now));
-        let (mut answer, told) = changed.map_err(|fault| self.or_busy(fault))?;
+        let (mut answer, woken) = changed.map_err(|fault| self.or_busy(fault))?;
         if let Ok(Released::Freed { listeners }) = &mut answer {
-            *listeners = Some(told.sessions);
+            *listeners = Some(woken.sessions);
         }
         answer
     }
@@ -101,7 +93,7 @@ impl Db {
             let readable = batch.iter().filter(|renew| before.contains_key(&renew.resource.name));
             let readable: Vec<_> = readable.cloned().collect();
             let (answers, wakes) = state.renew(&readable, moment.now);
-            let told = db.post(&wakes, &state, moment.now)?;
+            let woken = db.post(&wakes, &state, moment.now)?;
             for (name, record) in before {
                 db.store(name, &record, &state.take(name), moment)?;
             }
@@ -110,11 +102,11 @@ impl Db {
                 Some(fault) => Err(fault.clone()),
                 None => answers.next().unwrap_or(Err(Fault::Closed)),
             };
-            Ok((batch.iter().map(answer).collect(), told))
+            Ok((batch.iter().map(answer).collect(), woken))
         });
         match done {
-            Ok((answers, told)) => {
-                self.ring(told);
+            Ok((answers, woken)) => {
+                self.ring(woken);
                 answers
             }
             Err(fault) => vec![Err(self.or_busy(fault)); batch.len()],
@@ -139,7 +131,8 @@ impl Db {
                 About { clients: true, ..About::one(&resource.name) }
             }
             Change::Count { resource, id, .. } | Change::Permits { resource, id, .. } => {
-                About::one(&resource.name).remembered(Some((&resource.name, *id)))
+                let reply = Some((&resource.name, *id));
+                About { reply, ..About::one(&resource.name) }
             }
             Change::Announce { client, ttl } => {
                 return self.write(|db, moment| {
@@ -173,21 +166,21 @@ impl Db {
         &mut self,
         about: &About<'_>,
         answer: impl FnOnce(&mut State, u64) -> (T, Vec<Wake>),
-    ) -> Result<(T, Told), Fault> {
-        let (answer, told, state, now) = self.write(|db, moment| {
+    ) -> Result<(T, Woken), Fault> {
+        let (answer, woken, state, now) = self.write(|db, moment| {
             let (mut state, before) = db.load_all(about, moment)?;
             let (answer, wakes) = answer(&mut state, moment.now);
-            let told = db.post(&wakes, &state, moment.now)?;
+            let woken = db.post(&wakes, &state, moment.now)?;
             for (name, record) in before {
                 db.store(name, &record, &state.take(name), moment)?;
             }
-            Ok((answer, told, state, moment.now))
+            Ok((answer, woken, state, moment.now))
         })?;
         if let Some((name, id)) = about.reply {
             self.replies.copy_reply(name, id, &state, now);
         }
-        self.ring(told.clone());
-        Ok((answer, told))
+        self.ring(woken.clone());
+        Ok((answer, woken))
     }
 
     /// Returns the answer from the last commit if the request changes nothing and wakes up no

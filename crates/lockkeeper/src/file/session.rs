@@ -56,7 +56,7 @@ impl Session {
     }
 
     /// Creates the pipe. A session without one gets a negative id.
-    pub(super) fn hang_bell(&mut self, database: &Path) {
+    pub(super) fn create_pipe(&mut self, database: &Path) {
         self.bell.hang(database, self.id);
         if self.bell.is_missing() {
             self.id = -self.id.abs();
@@ -66,7 +66,7 @@ impl Session {
     /// Starts a new session with another id: other processes may be about to remove the old one.
     pub(super) fn start_anew(&mut self, database: &Path) {
         (self.id, self.bell) = (fastrand::i64(1..), WakePipe::Silent);
-        self.hang_bell(database);
+        self.create_pipe(database);
     }
 
     /// Whether the session has expired, so that other processes may have removed it.

@@ -33,7 +33,7 @@ impl Db {
             db.sweep_names(moment)?;
             db.sweep_the_rest(moment)
         })?;
-        ended.into_iter().for_each(|session| pipe::remove(self.place.path(), session));
+        ended.into_iter().for_each(|session| pipe::remove(self.location.path(), session));
         Ok(())
     }
 

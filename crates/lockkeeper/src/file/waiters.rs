@@ -24,7 +24,7 @@ const BACK_EVERY: u64 = 10_000;
 /// A waiter behind the front is alive if it wrote one within so many milliseconds.
 const BACK_SILENT: u64 = 30_000;
 
-/// Whose places must be known.
+/// Whose positions must be known.
 #[derive(Clone, Copy)]
 pub(super) enum Who<'a> {
     All,
@@ -32,10 +32,10 @@ pub(super) enum Who<'a> {
     These(&'a [OwnerId]),
 }
 
-/// A place, who has it, and when that one was last heard of.
-type Place = (i64, OwnerId, u64);
+/// An index in the queue, the waiter that has it, and the time of its last sign of life.
+type Position = (i64, OwnerId, u64);
 
-fn read(row: &Row<'_>) -> rusqlite::Result<Place> {
+fn read(row: &Row<'_>) -> rusqlite::Result<Position> {
     Ok((row.get(0)?, OwnerId::from_bytes(row.get(1)?), row.get::<_, i64>(2)?.unsigned_abs()))
 }
 
@@ -53,29 +53,29 @@ impl Db {
         who: Who<'_>,
         now: u64,
     ) -> Result<Vec<(OwnerId, u64)>, Hitch> {
-        let mut places = self.front(name, who, now)?;
+        let mut positions = self.front(name, who, now)?;
         if let Who::These(owners) = who {
             let sql = "SELECT place, owner, heard FROM waiters WHERE name = ?1 AND owner = ?2";
             let mut select = self.connection.prepare_cached(sql)?;
             for owner in owners {
                 let given = (name.as_bytes(), owner.to_bytes());
-                places.extend(select.query_row(given, read).optional()?);
+                positions.extend(select.query_row(given, read).optional()?);
             }
             // Of others: those whom the request is about may leave.
             let lately = lately(now);
-            let counts = |(_, owner, heard): &Place| *heard >= lately && !owners.contains(owner);
-            if !places.iter().any(counts) {
-                places.extend(self.heard_last(name, owners, lately)?);
+            let counts = |(_, owner, heard): &Position| *heard >= lately && !owners.contains(owner);
+            if !positions.iter().any(counts) {
+                positions.extend(self.heard_last(name, owners, lately)?);
             }
             // Of two of the same place the first stays, which is that of the front.
-            places.sort_by_key(|(place, ..)| *place);
-            places.dedup_by_key(|(place, ..)| *place);
+            positions.sort_by_key(|(place, ..)| *place);
+            positions.dedup_by_key(|(place, ..)| *place);
         }
-        Ok(places.into_iter().map(|(_, owner, heard)| (owner, heard)).collect())
+        Ok(positions.into_iter().map(|(_, owner, heard)| (owner, heard)).collect())
     }
 
     /// The front of the queue, as far as it must be known.
-    fn front(&self, name: &LockName, who: Who<'_>, now: u64) -> Result<Vec<Place>, Hitch> {
+    fn front(&self, name: &LockName, who: Who<'_>, now: u64) -> Result<Vec<Position>, Hitch> {
         let sql = "SELECT place, owner, heard FROM waiters WHERE name = ?1 ORDER BY place";
         let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query([name.as_bytes()])?;
@@ -121,13 +121,13 @@ impl Db {
         Ok(found.optional()?.unwrap_or(false))
     }
 
-    /// Somebody else who was heard of lately; if nobody was, the last one.
+    /// Another waiter that wrote a sign of life lately; if none did, the last one.
     fn heard_last(
         &self,
         name: &LockName,
         owners: &[OwnerId],
         lately: u64,
-    ) -> Result<Option<Place>, Hitch> {
+    ) -> Result<Option<Position>, Hitch> {
         for (since, sql) in [
             (lately, "SELECT place, owner, heard FROM waiters WHERE name = ?1 AND heard >= ?2"),
             (
@@ -148,7 +148,7 @@ impl Db {
         Ok(None)
     }
 
-    /// Writes down what has become of those who were known before, and who has come.
+    /// Stores the changes of the waiters that were loaded, and the new ones.
     pub(super) fn store_waiters(
         &self,
         name: &LockName,
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use crate::backend::{Acquire, Attempt, Kind, Release, Renew, Renewed, Resource};
     use crate::file::busy_handler;
-    use crate::file::path::Place;
+    use crate::file::path::Location;
     use crate::file::time::Moment;
 
     struct Queue {
@@ -235,11 +235,12 @@ mod tests {
         fn with(clients: impl Iterator<Item = Uuid>) -> Self {
             let folder = TempDir::new().expect("there is room");
             busy_handler::set_limit(Instant::now() + Duration::from_secs(600));
-            let place = Place::find(&folder.path().join("locks.db")).expect("a place for it");
+            let location =
+                Location::find(&folder.path().join("locks.db"), false).expect("a place for it");
             let lock = Resource { kind: Kind::Fair, name: LockName::from("a") };
             let holder = OwnerId::fresh(Uuid::new_v4());
             let waiters = clients.map(OwnerId::fresh).collect();
-            let db = Db::open(&place).expect("it can be made");
+            let db = Db::open(&location).expect("it can be made");
             let mut queue = Self { db, lock, holder, waiters, _folder: folder };
             queue.at(10_000);
             assert!(matches!(queue.acquire(holder), Attempt::Granted { .. }));
@@ -332,7 +333,7 @@ mod tests {
         assert!(matches!(queue.acquire(queue.waiters[39]), Attempt::Granted { .. }));
     }
 
-    /// They were told that they need not speak.
+    /// Their signs of life were answered without being written.
     #[test]
     fn waiters_behind_a_front_that_died_keep_their_positions() {
         let mut queue = Queue::of(40);

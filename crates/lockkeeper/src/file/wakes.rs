@@ -38,7 +38,7 @@ pub(super) struct Mail {
 
 /// The sessions to wake up.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Woken {
     pub(super) sessions: u64,
     /// Whether this client is one of them.
     own: bool,
@@ -73,10 +73,10 @@ impl Db {
     }
 
     /// Writes the messages for listeners. `state` is the state after the request.
-    pub(super) fn post(&self, wakes: &[Wake], state: &State, now: u64) -> Result<Told, Hitch> {
+    pub(super) fn post(&self, wakes: &[Wake], state: &State, now: u64) -> Result<Woken, Hitch> {
         #[cfg(test)]
         self.woken.borrow_mut().extend_from_slice(wakes);
-        let mut told = Told::default();
+        let mut woken = Woken::default();
         for wake in wakes {
             let Some(topic) = written(&wake.topic) else { continue };
             let own = self.session.topics.contains_key(&topic) && self.is_enlisted(&topic, now)?;
@@ -93,14 +93,14 @@ impl Db {
                 continue;
             }
             let few = few.unwrap_or(usize::MAX).min(others.len());
-            told.sessions += u64::from(own) + few as u64;
-            told.own |= own;
-            told.others.push((few, others));
+            woken.sessions += u64::from(own) + few as u64;
+            woken.own |= own;
+            woken.others.push((few, others));
             let sql = "INSERT INTO messages (at, topic, payload) VALUES (?1, ?2, ?3)";
             let mut insert = self.connection.prepare_cached(sql)?;
             insert.execute((signed(now), &topic, &*wake.payload))?;
         }
-        Ok(told)
+        Ok(woken)
     }
 
     /// Whether this session is in the file.
@@ -148,14 +148,14 @@ impl Db {
     }
 
     /// Wakes up the sessions after the commit of their messages.
-    pub(super) fn ring(&mut self, told: Told) {
-        self.has_mail |= told.own;
-        for (mut few, sessions) in told.others {
+    pub(super) fn ring(&mut self, woken: Woken) {
+        self.has_mail |= woken.own;
+        for (mut few, sessions) in woken.others {
             for session in sessions {
                 if few == 0 {
                     break;
                 }
-                match pipe::ring(self.place.path(), session) {
+                match pipe::ring(self.location.path(), session) {
                     Ring::Heard => few -= 1,
                     Ring::Dead => self.session.gone.push(session),
                     Ring::Unheard => {}
@@ -172,15 +172,15 @@ impl Db {
     /// Removes the sessions of processes that have died. If that fails, the sweep does it later.
     pub(super) fn remove_dead(&mut self) {
         let gone = std::mem::take(&mut self.session.gone);
-        let buried =
-            self.write(|db, _| gone.iter().try_for_each(|session| db.strike_off(*session)));
-        if buried.is_ok() {
-            gone.iter().for_each(|session| pipe::remove(self.place.path(), *session));
+        let removed =
+            self.write(|db, _| gone.iter().try_for_each(|session| db.remove_session(*session)));
+        if removed.is_ok() {
+            gone.iter().for_each(|session| pipe::remove(self.location.path(), *session));
         }
     }
 
     /// Removes a session and its topics.
-    fn strike_off(&self, session: i64) -> Result<(), Hitch> {
+    fn remove_session(&self, session: i64) -> Result<(), Hitch> {
         let sql = "DELETE FROM listeners WHERE session = ?1";
         self.connection.prepare_cached(sql)?.execute([session])?;
         self.connection.prepare_cached("DELETE FROM sessions WHERE id = ?1")?.execute([session])?;
@@ -196,14 +196,12 @@ impl Db {
         }
         // Before other processes can see the session.
         if self.session.ends > 0 && self.session.has_lapsed(since_start()) {
-            self.session.start_anew(self.place.path());
+            self.session.start_anew(self.location.path());
         }
-        self.session.hang_bell(self.place.path());
+        self.session.create_pipe(self.location.path());
         let (mail, ends) = self.write(|db, moment| {
             let (session, ends) = (&db.session, moment.now + LASTS);
-            let sql = "INSERT OR REPLACE INTO sessions VALUES (?1, ?2, ?3, ?4)";
-            let mut insert = db.connection.prepare_cached(sql)?;
-            insert.execute((session.id, &db.boot, signed(ends), std::process::id()))?;
+            db.store_session(ends)?;
             let mail = if session.has_lapsed(moment.now) {
                 db.enlist(session.topics.keys())?;
                 db.start_over(session.ends > 0 && session.is_listening())?
@@ -218,6 +216,13 @@ impl Db {
             entry.insert(topic.clone());
         }
         Ok(self.unpack(mail))
+    }
+
+    fn store_session(&self, ends: u64) -> Result<(), Hitch> {
+        let sql = "INSERT OR REPLACE INTO sessions VALUES (?1, ?2, ?3, ?4)";
+        let given = (self.session.id, &self.boot, signed(ends), std::process::id());
+        self.connection.prepare_cached(sql)?.execute(given)?;
+        Ok(())
     }
 
     fn enlist<'a>(&self, topics: impl Iterator<Item = &'a Vec<u8>>) -> Result<(), Hitch> {
@@ -237,13 +242,13 @@ impl Db {
             return;
         }
         self.session.ignored.push(key);
-        if self.write(|db, _| db.strike()).is_ok() {
+        if self.write(|db, _| db.remove_ignored()).is_ok() {
             self.session.ignored.clear();
         }
     }
 
     /// Removes ignored topics, unless they have subscribers again.
-    fn strike(&self) -> Result<(), Hitch> {
+    fn remove_ignored(&self) -> Result<(), Hitch> {
         let sql = "DELETE FROM listeners WHERE topic = ?1 AND session = ?2";
         let mut delete = self.connection.prepare_cached(sql)?;
         let Session { id, topics, ignored, .. } = &self.session;
@@ -259,20 +264,18 @@ impl Db {
             || !self.session.bell.is_found()
             || !self.read(|db, _| db.is_known())?
         {
-            self.session.start_anew(self.place.path());
+            self.session.start_anew(self.location.path());
         }
         let (mail, ends) = self.write(|db, Moment { now, .. }| {
             let (session, ends) = (&db.session, now + LASTS);
             let sql = "UPDATE sessions SET ends = ?2 WHERE id = ?1 AND boot = ?3";
             let mut update = db.connection.prepare_cached(sql)?;
             let there = update.execute((session.id, signed(ends), &db.boot))? > 0;
-            db.strike()?;
+            db.remove_ignored()?;
             if there && !session.has_lapsed(now) {
                 return Ok((db.unread()?, ends));
             }
-            let sql = "INSERT OR REPLACE INTO sessions VALUES (?1, ?2, ?3, ?4)";
-            let mut insert = db.connection.prepare_cached(sql)?;
-            insert.execute((session.id, &db.boot, signed(ends), std::process::id()))?;
+            db.store_session(ends)?;
             db.enlist(session.topics.keys())?;
             Ok((db.start_over(true)?, ends))
         })?;
@@ -288,7 +291,7 @@ impl Db {
         }
         self.session.ends = 0;
         self.session.topics.clear();
-        self.write(|db, _| db.strike_off(db.session.id))
+        self.write(|db, _| db.remove_session(db.session.id))
     }
 
     /// Returns the messages since the last call.

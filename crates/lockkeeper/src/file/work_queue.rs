@@ -19,7 +19,6 @@ use crate::fork::Origin;
 /// Work on the database, or on the reason why there is none.
 pub(super) type Work = Box<dyn FnOnce(Result<&mut Db, Fault>) + Send>;
 
-/// An order to the thread.
 pub(super) enum Order {
     /// Do the work, unless the deadline has passed.
     Do(Instant, Work),
@@ -33,7 +32,7 @@ pub(super) enum Order {
 
 #[derive(Debug)]
 pub(super) struct WorkQueue {
-    inner: Mutex<Inner>,
+    state: Mutex<QueueState>,
     bell: PipeWriter,
     /// The thread must end and not wait any more.
     closing: Arc<AtomicBool>,
@@ -42,15 +41,15 @@ pub(super) struct WorkQueue {
 }
 
 #[derive(Default)]
-struct Inner {
+struct QueueState {
     orders: VecDeque<Order>,
     asleep: bool,
     closed: bool,
 }
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for QueueState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner").field("orders", &self.orders.len()).finish_non_exhaustive()
+        f.debug_struct("QueueState").field("orders", &self.orders.len()).finish_non_exhaustive()
     }
 }
 
@@ -60,11 +59,11 @@ impl WorkQueue {
         let (rings, bell) = io::pipe()?;
         rustix::io::ioctl_fionbio(&rings, true)?;
         let (closing, origin) = (Arc::default(), Origin::here());
-        Ok((Arc::new(Self { inner: Mutex::default(), bell, closing, origin }), rings))
+        Ok((Arc::new(Self { state: Mutex::default(), bell, closing, origin }), rings))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues an order; returns false if the thread has ended, or in a forked child, which has no
@@ -113,7 +112,6 @@ impl WorkQueue {
         drop(orders);
     }
 
-    /// Takes the next order.
     pub(super) fn next(&self) -> Option<Order> {
         self.lock().orders.pop_front()
     }

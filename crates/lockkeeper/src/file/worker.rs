@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::db::{Db, soon};
-use super::path::Place;
+use super::path::Location;
 use super::pipe::WakePipe;
 use super::time::since_start;
 use super::wakes::Mail;
@@ -32,7 +32,7 @@ const LOOKS: Duration = Duration::from_secs(3);
 const LISTENING_LOOKS: Duration = Duration::from_secs(1);
 
 /// How long after its deadline a caller still waits for an answer.
-const HEARD: Duration = Duration::from_millis(250);
+const ANSWER_WAIT: Duration = Duration::from_millis(250);
 
 /// How many orders are executed before the thread reads messages.
 const ORDERS: usize = 64;
@@ -41,12 +41,12 @@ pub(super) struct Worker {
     work_queue: Arc<WorkQueue>,
     rings: PipeReader,
     hub: Subscriptions,
-    place: Place,
+    location: Location,
     db: Option<Db>,
     /// Its answers while the file is not open.
     replies: State,
     /// Topics with subscribers that could not be listened for yet.
-    unheard: Vec<Topic>,
+    unlistened: Vec<Topic>,
     /// When a failed task is retried.
     again: Option<Instant>,
     closing: Option<oneshot::Sender<()>>,
@@ -64,22 +64,21 @@ pub(super) fn run(
     let _end = End(Arc::clone(&work_queue), hub.clone());
     busy_handler::stop_when(work_queue.closing());
     busy_handler::set_limit(limit);
-    let found = Place::find(&path)
-        .map(|place| place.read_only(read_only))
-        .and_then(|place| Ok((Db::open(&place)?, place)));
-    let (db, place) = match found {
+    let found =
+        Location::find(&path, read_only).and_then(|location| Ok((Db::open(&location)?, location)));
+    let (db, location) = match found {
         Ok(found) => found,
         Err(fault) => return drop(opened.send(Err(fault))),
     };
-    let path = place.path().to_owned();
+    let path = location.path().to_owned();
     let mut worker = Worker {
         work_queue,
         rings,
         hub,
-        place,
+        location,
         db: Some(db),
         replies: State::default(),
-        unheard: Vec::new(),
+        unlistened: Vec::new(),
         again: None,
         closing: None,
     };
@@ -145,7 +144,7 @@ impl Worker {
     fn follow(&mut self, order: Order) -> bool {
         match order {
             Order::Do(deadline, work) => {
-                if Instant::now() >= deadline + HEARD {
+                if Instant::now() >= deadline + ANSWER_WAIT {
                     work(Err(self.too_late()));
                     return true;
                 }
@@ -165,7 +164,7 @@ impl Worker {
             }
             Order::Ignore(topic) => {
                 busy_handler::set_limit(soon());
-                self.unheard.retain(|unheard| *unheard != topic);
+                self.unlistened.retain(|unlistened| *unlistened != topic);
                 // A new file does not contain the topic.
                 if let Some(db) = self.db.as_mut().filter(|db| !db.is_elsewhere()) {
                     db.ignore(&topic);
@@ -184,7 +183,7 @@ impl Worker {
     /// SQLite takes the files beside it for those of the new one.
     fn let_go(&mut self) {
         if self.db.as_ref().is_some_and(Db::is_elsewhere) {
-            let path = self.place.path().display();
+            let path = self.location.path().display();
             tracing::warn!(%path, "the file of locks was deleted or replaced: all of its locks are lost");
             self.close();
         }
@@ -195,8 +194,8 @@ impl Worker {
             self.replies = db.replies;
         }
         // All topics are subscribed again.
-        self.unheard = self.hub.broken();
-        self.again = (!self.unheard.is_empty()).then(Instant::now);
+        self.unlistened = self.hub.broken();
+        self.again = (!self.unlistened.is_empty()).then(Instant::now);
     }
 
     /// Returns the database, reopened if the file was deleted or replaced.
@@ -207,11 +206,13 @@ impl Worker {
             // A file deleted while the client closes must not be created again.
             None if self.work_queue.is_closing() => Err(Fault::Closed),
             none => {
-                let opened =
-                    self.place.found_anew().and_then(|place| Ok((Db::open(&place)?, place)));
+                let opened = self
+                    .location
+                    .found_anew()
+                    .and_then(|location| Ok((Db::open(&location)?, location)));
                 // The file was usable before, so any fault may be temporary.
-                let (mut db, place) = opened.map_err(fault::for_now)?;
-                self.place = place;
+                let (mut db, location) = opened.map_err(fault::for_now)?;
+                self.location = location;
                 db.replies = std::mem::take(&mut self.replies);
                 self.hub.wake(&Topic::Reconnected, b"");
                 Ok(none.insert(db))
@@ -248,15 +249,15 @@ impl Worker {
             return;
         }
         self.hub.requested(&topic);
-        let heard = self.database().and_then(|db| db.listen(&topic));
-        match heard {
+        let listened = self.database().and_then(|db| db.listen(&topic));
+        match listened {
             Ok(mail) => {
                 self.deliver(Ok(mail));
                 self.hub.confirmed(&topic);
                 self.hub.confirm(&topic);
             }
             Err(fault) if fault.may_pass() => {
-                self.unheard.push(topic);
+                self.unlistened.push(topic);
                 self.again = Some(Instant::now() + AGAIN);
             }
             Err(fault) => self.hub.fail(&topic, fault),
@@ -269,7 +270,7 @@ impl Worker {
         if self.again.is_some_and(|again| again <= Instant::now()) {
             self.again = None;
             busy_handler::set_limit(soon());
-            let mut topics = std::mem::take(&mut self.unheard).into_iter();
+            let mut topics = std::mem::take(&mut self.unlistened).into_iter();
             for topic in topics.by_ref() {
                 self.listen(topic);
                 if self.again.is_some() {
@@ -277,7 +278,7 @@ impl Worker {
                     break;
                 }
             }
-            self.unheard.extend(topics);
+            self.unlistened.extend(topics);
             if self.is_listening() {
                 self.listen_in();
             }
@@ -311,7 +312,7 @@ impl Worker {
             self.hub.wake(topic, payload);
         }
         if mail.missed {
-            tracing::debug!("wake-ups were missed: everybody looks again");
+            tracing::debug!("wake-ups were missed: all waiters look again");
             for topic in self.hub.broken() {
                 self.hub.confirmed(&topic);
                 self.hub.confirm(&topic);

@@ -88,7 +88,7 @@ impl WriteQueue {
 impl Drop for WriteQueue {
     fn drop(&mut self) {
         if let Some(Some(waiter)) = self.waiter.get() {
-            *waiter.state() = State::Closed;
+            *waiter.state() = TurnState::Closed;
             waiter.changed.notify_all();
         }
     }
@@ -101,12 +101,12 @@ fn opened(log: &Path) -> rustix::io::Result<OwnedFd> {
 /// What the thread that waits and the one that writes tell each other.
 #[derive(Debug)]
 struct Waiter {
-    state: Mutex<State>,
+    state: Mutex<TurnState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-enum State {
+enum TurnState {
     /// The turn is not needed, or no longer.
     Idle,
     /// The turn is needed.
@@ -119,23 +119,23 @@ enum State {
 
 impl Waiter {
     fn start(log: &Path) -> std::io::Result<Arc<Self>> {
-        let waiter = Arc::new(Self { state: Mutex::new(State::Idle), changed: Condvar::new() });
+        let waiter = Arc::new(Self { state: Mutex::new(TurnState::Idle), changed: Condvar::new() });
         let (shared, log) = (Arc::clone(&waiter), log.to_owned());
         let thread = thread::Builder::new().name("lockkeeper-line".to_owned());
         thread.spawn(move || while shared.serve(&log) {})?;
         Ok(waiter)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TurnState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for one turn; false at the end.
     fn serve(&self, log: &Path) -> bool {
-        let state = self
-            .changed
-            .wait_while(self.state(), |state| matches!(state, State::Idle | State::Came(_)));
-        if matches!(*state.unwrap_or_else(PoisonError::into_inner), State::Closed) {
+        let state = self.changed.wait_while(self.state(), |state| {
+            matches!(state, TurnState::Idle | TurnState::Came(_))
+        });
+        if matches!(*state.unwrap_or_else(PoisonError::into_inner), TurnState::Closed) {
             return false;
         }
         let came = opened(log).and_then(|log| {
@@ -143,8 +143,8 @@ impl Waiter {
             Ok(Turn(log))
         });
         let mut state = self.state();
-        if let State::Wanted = *state {
-            *state = State::Came(came);
+        if let TurnState::Wanted = *state {
+            *state = TurnState::Came(came);
             self.changed.notify_all();
         }
         // If it is not needed any longer, it ends here.
@@ -154,14 +154,14 @@ impl Waiter {
     fn wait(&self) -> Entered {
         let begun = Instant::now();
         let mut state = self.state();
-        *state = State::Wanted;
+        *state = TurnState::Wanted;
         self.changed.notify_all();
         loop {
             let waited = self.changed.wait_timeout(state, CHECKED.min(busy_handler::left()));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            let entered = match std::mem::replace(&mut *state, State::Idle) {
-                State::Came(Ok(turn)) => Entered::Turn(turn),
-                State::Came(Err(_)) => Entered::Unlockable,
+            let entered = match std::mem::replace(&mut *state, TurnState::Idle) {
+                TurnState::Came(Ok(turn)) => Entered::Turn(turn),
+                TurnState::Came(Err(_)) => Entered::Unlockable,
                 _ if !busy_handler::is_left() || begun.elapsed() >= IMPATIENT => Entered::Late,
                 waiting => {
                     *state = waiting;

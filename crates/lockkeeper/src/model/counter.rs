@@ -129,8 +129,7 @@ impl State {
     /// Notifies waiters of the number of free permits, if there are any.
     pub(super) fn wake_free(&mut self, name: &LockName, free: i64) {
         if free > 0 {
-            let payload = free.to_string().into_bytes().into();
-            self.wakes.push(Wake { topic: Topic::Permits(name.clone()), payload });
+            self.wake(Topic::Permits(name.clone()), free.to_string().into_bytes());
         }
     }
 

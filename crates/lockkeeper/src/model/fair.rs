@@ -80,7 +80,7 @@ impl Queue {
 
     /// Returns each waiter with the time of its last heartbeat, the next one first.
     #[cfg(feature = "file")]
-    pub(super) fn places(&self) -> impl Iterator<Item = (OwnerId, u64)> {
+    pub(super) fn positions(&self) -> impl Iterator<Item = (OwnerId, u64)> {
         let heard = |owner: &OwnerId| self.heard.get(owner).copied().unwrap_or(0);
         self.waiting.iter().map(move |owner| (*owner, heard(owner)))
     }
@@ -95,21 +95,20 @@ impl Queue {
         if self.heard.remove(&owner).is_none() {
             return false;
         }
-        let place = self.waiting.iter().position(|waiting| *waiting == owner);
-        place.and_then(|place| self.waiting.remove(place)).is_some()
+        let index = self.waiting.iter().position(|waiting| *waiting == owner);
+        index.and_then(|index| self.waiting.remove(index)).is_some()
     }
 }
 
 impl State {
     pub(super) fn acquire_fair(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
-        let Acquire { resource: Resource { name, .. }, owner, ttl, fenced, .. } = request;
+        let Acquire { resource: Resource { name, .. }, owner, ttl, .. } = request;
         let left = match self.living(name, now) {
             None => None,
             Some(entry) if entry.plain_owner(true) == Ok(*owner) => {
                 entry.value = Value::Lock { owner: *owner, count: request.count };
                 entry.lengthen(*ttl, now);
-                let token = fenced.map(|fenced| self.issue(name, fenced, now));
-                return Ok(Attempt::Granted { token });
+                return Ok(self.grant(request, now));
             }
             Some(entry) => {
                 entry.plain_owner(true)?;
@@ -122,19 +121,18 @@ impl State {
         self.forget_queue(name, now);
         let silence_kills = self.deadly(name, now);
         let queue = self.queues.entry(name.clone()).or_default();
-        let placed = queue.hear(*owner, now);
+        let queued = queue.hear(*owner, now);
         let (first, dropped) = queue.head(now, silence_kills);
         if left.is_none() && first.is_none_or(|first| first == *owner) {
             queue.leave(*owner);
             self.tidy_queue(name);
             self.names.insert(name.clone(), Entry::held(true, *owner, *ttl, now));
-            let token = fenced.map(|fenced| self.issue(name, fenced, now));
-            return Ok(Attempt::Granted { token });
+            return Ok(self.grant(request, now));
         }
         if let (None, Some(first), true) = (left, first, dropped) {
             self.wakes.push(turn(name, first));
         }
-        if request.waits && !placed {
+        if request.waits && !queued {
             queue.join(*owner, now);
         }
         self.tidy_queue(name);
@@ -151,8 +149,8 @@ impl State {
         let free = self.living(name, now).is_none();
         self.forget_queue(name, now);
         let Some(queue) = self.queues.get_mut(name) else { return released };
-        let placed = queue.leave(request.owner);
-        if free && (placed || released == Ok(FREED)) {
+        let queued = queue.leave(request.owner);
+        if free && (queued || released == Ok(FREED)) {
             let silence_kills = self.deadly(name, now);
             let next = self.queues.get_mut(name).and_then(|queue| queue.head(now, silence_kills).0);
             // The next waiter, instead of any.
@@ -180,17 +178,17 @@ impl State {
     }
 
     /// Records the heartbeat of a waiter.
-    pub(super) fn keep_place(&mut self, request: &Renew, now: u64) -> Renewed {
+    pub(super) fn keep_position(&mut self, request: &Renew, now: u64) -> Renewed {
         let name = &request.resource.name;
         let free = self.living(name, now).is_none();
         let silence_kills = self.deadly(name, now);
         let Some(queue) = self.queues.get_mut(name) else { return Renewed::Due };
-        let placed = queue.hear(request.owner, now);
+        let queued = queue.hear(request.owner, now);
         let first = queue.head(now, silence_kills).0;
         queue.ends = now + LASTS;
         self.tidy_queue(name);
         self.wakes.extend(first.filter(|_| free).map(|first| turn(name, first)));
-        let due = !placed || free && first == Some(request.owner);
+        let due = !queued || free && first == Some(request.owner);
         if due { Renewed::Due } else { Renewed::Waiting }
     }
 

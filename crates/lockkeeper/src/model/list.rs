@@ -150,23 +150,23 @@ impl State {
     }
 
     fn kind_of(&mut self, name: &LockName, now: u64) -> Option<Kind> {
-        let told = self.told_kind(name, now);
+        let announced = self.announced_kind(name, now);
         let taken = self.permits.get(name).is_some_and(|taken| taken.living(now).next().is_some());
         let queued = self.queues.get(name).is_some_and(|queue| queue.lasts(now));
         self.settle_rw(name, now);
         match &self.living(name, now)?.value {
-            Value::Lock { .. } if queued || told == Some(Kind::Fair) => Some(Kind::Fair),
+            Value::Lock { .. } if queued || announced == Some(Kind::Fair) => Some(Kind::Fair),
             Value::Lock { .. } => Some(Kind::Lock),
             Value::Mutex { .. } => Some(Kind::Mutex),
             Value::Rw(holds) if holds.is_written() => Some(Kind::Write),
             Value::Rw(_) => Some(Kind::Read),
             Value::Number(_) if taken => Some(Kind::Permits),
-            Value::Number(_) => told.filter(|told| *told == Kind::Semaphore),
+            Value::Number(_) => announced.filter(|kind| *kind == Kind::Semaphore),
         }
     }
 
     /// Returns the kind under which a client announced a hold of the name.
-    fn told_kind(&self, name: &LockName, now: u64) -> Option<Kind> {
+    fn announced_kind(&self, name: &LockName, now: u64) -> Option<Kind> {
         let mut holds = self.announced(now).flat_map(|announced| &announced.client.holds);
         holds.find(|hold| hold.resource.name == *name).map(|hold| hold.resource.kind)
     }

@@ -18,8 +18,7 @@ impl State {
             _ if request.count > 1 => return Ok(Attempt::Gone),
             vacant => {
                 vacant.insert_entry(Entry::held(is_lock, request.owner, request.ttl, now));
-                let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
-                return Ok(Attempt::Granted { token });
+                return Ok(self.grant(request, now));
             }
         };
         if entry.plain_owner(is_lock)? != request.owner {
@@ -31,8 +30,7 @@ impl State {
             *count = request.count;
             entry.lengthen(request.ttl, now);
         }
-        let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
-        Ok(Attempt::Granted { token })
+        Ok(self.grant(request, now))
     }
 
     /// Acquires all locks of the request, or none.
@@ -63,22 +61,20 @@ impl State {
         let Ok(owner) = entry.plain_owner(is_lock) else { return Ok(Attempt::Gone) };
         if owner == request.owner {
             entry.lengthen(request.ttl, now);
-            let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
-            return Ok(Attempt::Granted { token });
+            return Ok(self.grant(request, now));
         }
         if owner != from {
             return Ok(Attempt::Gone);
         }
         *entry = Entry::held(is_lock, request.owner, request.ttl, now);
-        let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
-        Ok(Attempt::Granted { token })
+        Ok(self.grant(request, now))
     }
 
     pub(super) fn release_plain(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
         let name = &request.resource.name;
         let is_lock = request.resource.kind != Kind::Mutex;
-        let Some(mut place) = self.place(name, now) else { return absent(None) };
-        let entry = place.get_mut();
+        let Some(mut found) = self.entry(name, now) else { return absent(None) };
+        let entry = found.get_mut();
         // The name is used for another kind, so this hold no longer exists. A release needs to know
         // no more.
         let Ok(owner) = entry.plain_owner(is_lock) else { return absent(None) };
@@ -86,7 +82,7 @@ impl State {
             return absent(Some(owner));
         }
         if request.keep == 0 {
-            place.remove();
+            found.remove();
             self.wake_freed(name);
             return Ok(FREED);
         }
@@ -123,9 +119,11 @@ impl State {
         reason: &str,
         now: u64,
     ) -> Result<Changed, Fault> {
-        let Some(place) = self.place(&resource.name, now) else { return Ok(Changed::Nothing) };
-        let victim = place.get().plain_owner(resource.kind != Kind::Mutex)?;
-        place.remove();
+        let Some(found) = self.entry(&resource.name, now) else {
+            return Ok(Changed::Nothing);
+        };
+        let victim = found.get().plain_owner(resource.kind != Kind::Mutex)?;
+        found.remove();
         self.wake_freed(&resource.name);
         self.wake_victim(&victim, reason);
         Ok(Changed::Done)

@@ -13,8 +13,8 @@ use foldhash::HashMap;
 use uuid::Uuid;
 
 use crate::backend::{
-    Acquire, Attempt, Change, Changed, ClientEntry, ClientInfo, Fault, Fenced, Holder, Kind,
-    LockInfo, Release, Released, Renew, Renewed, Resource, Topic, Ttl,
+    Acquire, Attempt, Change, Changed, ClientEntry, ClientInfo, Fault, Holder, Kind, LockInfo,
+    Release, Released, Renew, Renewed, Resource, Topic, Ttl,
 };
 use crate::{LockName, OwnerId};
 
@@ -50,7 +50,7 @@ pub struct State {
     /// The waiting writers of read/write locks.
     writers: HashMap<LockName, rw_waiting::Writers>,
     /// How long readers have waited for read/write locks.
-    patience: HashMap<LockName, rw_waiting::Patience>,
+    readers: HashMap<LockName, rw_waiting::WaitingReaders>,
     /// The acquired permits.
     permits: HashMap<LockName, permits::Taken>,
     /// The answers to requests that must not run twice, each with its time.
@@ -168,11 +168,11 @@ const SWEEP_MIN: usize = 1024;
 impl State {
     /// Returns the entry of `name`. Removes it instead if it has expired.
     fn living(&mut self, name: &LockName, now: u64) -> Option<&mut Entry> {
-        self.place(name, now).map(OccupiedEntry::into_mut)
+        self.entry(name, now).map(OccupiedEntry::into_mut)
     }
 
     /// Like `living`, but returns the slot in the table, so that the entry can be removed.
-    fn place(&mut self, name: &LockName, now: u64) -> Option<OccupiedEntry<'_, LockName, Entry>> {
+    fn entry(&mut self, name: &LockName, now: u64) -> Option<OccupiedEntry<'_, LockName, Entry>> {
         match self.names.entry(name.clone()) {
             MapEntry::Occupied(entry) if entry.get().expires >= now => Some(entry),
             MapEntry::Occupied(entry) => {
@@ -191,7 +191,7 @@ impl State {
             self.graces.retain(|_, grace| grace.expires >= now);
             self.queues.retain(|_, queue| queue.lasts(now));
             self.writers.retain(|_, writers| writers.is_alive(now));
-            self.patience.retain(|_, patience| patience.is_alive(now));
+            self.readers.retain(|_, readers| readers.is_alive(now));
             self.replies.retain(|_, (_, at)| *at + counter::REMEMBERED >= now);
             self.permits.retain(|_, taken| taken.is_alive(now));
             self.sweep_at = self.size() * 2;
@@ -201,7 +201,7 @@ impl State {
     /// Returns the number of entries that may have expired.
     fn size(&self) -> usize {
         let beside =
-            self.replies.len() + self.patience.len() + self.graces.len() + self.tokens.len();
+            self.replies.len() + self.readers.len() + self.graces.len() + self.tokens.len();
         self.len() + beside
     }
 
@@ -253,7 +253,7 @@ impl State {
 
     fn renew_one(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
         match request.resource.kind {
-            Kind::Fair if request.waiting => Ok(self.keep_place(request, now)),
+            Kind::Fair if request.waiting => Ok(self.keep_position(request, now)),
             Kind::Lock | Kind::Fair | Kind::Mutex => self.renew_plain(request, now),
             Kind::Read | Kind::Write => self.renew_rw(request, now),
             Kind::Permits => self.renew_permits(request, now),
@@ -328,8 +328,8 @@ impl State {
         }
     }
 
-    fn wake(&mut self, topic: Topic, payload: &'static [u8]) {
-        self.wakes.push(Wake { topic, payload: Cow::Borrowed(payload) });
+    fn wake(&mut self, topic: Topic, payload: impl Into<Cow<'static, [u8]>>) {
+        self.wakes.push(Wake { topic, payload: payload.into() });
     }
 
     /// Notifies one waiter for a lock or mutex that it is free.
@@ -339,19 +339,22 @@ impl State {
 
     /// Notifies the client of `victim` that its hold was force-released.
     fn wake_victim(&mut self, victim: &OwnerId, reason: &str) {
-        let payload = notice(&victim.to_string(), reason).into_bytes().into();
-        self.wakes.push(Wake { topic: Topic::Notice(victim.client), payload });
+        let payload = notice(&victim.to_string(), reason).into_bytes();
+        self.wake(Topic::Notice(victim.client), payload);
     }
 
-    /// Issues the next fencing token of a name. It grows even if the stored one was lost. A repeated
-    /// request gets a new one, too: a store that lost data may know the hold of an earlier request,
-    /// whose token is older than those issued since.
-    fn issue(&mut self, name: &LockName, fenced: Fenced, now: u64) -> u64 {
+    /// Grants a request, with the next fencing token of the name if it asks for one. The token grows even
+    /// if the stored one was lost. A repeated request gets a new one, too: a store that lost data may know
+    /// the hold of an earlier request, whose token is older than those issued since.
+    fn grant(&mut self, request: &Acquire, now: u64) -> Attempt {
+        let (name, Some(fenced)) = (&request.resource.name, request.fenced) else {
+            return Attempt::GRANTED;
+        };
         let last = self.last_token(name, now);
         let token = ((now + self.epoch) * 1000).max(last.map_or(0, |last| last + 1));
         let expires = fenced.ttl.map_or(NEVER, |ttl| now + ttl);
         self.tokens.insert(name.clone(), Token { last: token, expires });
-        token
+        Attempt::Granted { token: Some(token) }
     }
 
     fn last_token(&self, name: &LockName, now: u64) -> Option<u64> {

@@ -23,8 +23,8 @@ pub(crate) struct Record {
     grace: Option<fair::Grace>,
     #[serde(skip_serializing_if = "Option::is_none")]
     writers: Option<rw_waiting::Writers>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    patience: Option<rw_waiting::Patience>,
+    #[serde(skip_serializing_if = "Option::is_none", rename = "patience")]
+    readers: Option<rw_waiting::WaitingReaders>,
     #[serde(skip)]
     permits: Option<permits::Taken>,
     /// The part of the permits that is not packed. Omitted if false, so that an older version can
@@ -67,7 +67,7 @@ impl Record {
             self.queue.as_ref().map(|queue| queue.ends),
             self.grace.as_ref().map(|grace| grace.expires),
             self.writers.as_ref().map(|writers| writers.expires),
-            self.patience.as_ref().map(|patience| patience.expires),
+            self.readers.as_ref().map(|readers| readers.expires),
             self.permits.as_ref().map(|taken| taken.expires),
             self.token.as_ref().map(|token| token.expires),
             self.forced.as_ref().map(|log| log.expires),
@@ -138,7 +138,7 @@ impl Record {
     /// Returns the waiters of its queue, if there is one: each with its last heartbeat, the next
     /// one first.
     pub(crate) fn waiters(&self) -> Option<Vec<(OwnerId, u64)>> {
-        self.queue.as_ref().map(|queue| queue.places().collect())
+        self.queue.as_ref().map(|queue| queue.positions().collect())
     }
 
     /// Sets the waiters. Not all are needed: see [`ends_front`].
@@ -203,7 +203,7 @@ impl State {
         put(&mut self.queues, name, record.queue);
         put(&mut self.graces, name, record.grace);
         put(&mut self.writers, name, record.writers);
-        put(&mut self.patience, name, record.patience);
+        put(&mut self.readers, name, record.readers);
         put(&mut self.permits, name, record.permits);
         put(&mut self.tokens, name, record.token);
         put(&mut self.forced, name, record.forced);
@@ -219,7 +219,7 @@ impl State {
             queue: self.queues.remove(name),
             grace: self.graces.remove(name),
             writers: self.writers.remove(name),
-            patience: self.patience.remove(name),
+            readers: self.readers.remove(name),
             token: self.tokens.remove(name),
             forced: self.forced.remove(name),
         }
@@ -231,8 +231,8 @@ impl State {
             Topic::Freed(_) | Topic::Turn(..) => Some(1),
             // One writer, but any number of readers.
             Topic::Rw(name) => {
-                let patience = self.patience.get(name);
-                (!patience.is_some_and(|patience| patience.is_awaited(now))).then_some(1)
+                let readers = self.readers.get(name);
+                (!readers.is_some_and(|readers| readers.is_awaited(now))).then_some(1)
             }
             Topic::Permits(name) => match self.names.get(name).map(|entry| &entry.value) {
                 Some(Value::Number(free)) => usize::try_from(*free).ok(),

@@ -53,7 +53,7 @@ impl Holds {
     }
 
     /// Like `longest`, but removes expired readers, as only writers do.
-    fn bury(&mut self, now: u64) -> Option<u64> {
+    fn drop_expired(&mut self, now: u64) -> Option<u64> {
         self.readers.retain(|reader| reader.until >= now);
         self.longest(now)
     }
@@ -79,7 +79,7 @@ impl Holds {
 
     /// Grants the write lock until then. The lock expires with its last reader if that is later.
     fn write(&mut self, writer: (OwnerId, u32), until: u64, expires: &mut u64, now: u64) {
-        *expires = until.max(self.bury(now).unwrap_or(0));
+        *expires = until.max(self.drop_expired(now).unwrap_or(0));
         self.write_ends = Some(until).filter(|until| until < expires);
         self.writer = Some(writer);
     }
@@ -87,7 +87,7 @@ impl Holds {
     /// Removes the writer. Returns when the lock expires by its readers, if any are left.
     fn end_write(&mut self, now: u64) -> Option<u64> {
         (self.writer, self.write_ends) = (None, None);
-        self.bury(now)
+        self.drop_expired(now)
     }
 
     /// Returns one holder, the writer first.
@@ -113,12 +113,12 @@ impl Entry {
 impl State {
     /// Removes a writer whose lease has expired before the leases of its readers.
     pub(super) fn settle_rw(&mut self, name: &LockName, now: u64) {
-        let Some(mut place) = self.place(name, now) else { return };
-        let Ok((holds, expires)) = place.get_mut().rw() else { return };
+        let Some(mut found) = self.entry(name, now) else { return };
+        let Ok((holds, expires)) = found.get_mut().rw() else { return };
         if holds.is_write_over(now) {
             match holds.end_write(now) {
                 Some(longest) => *expires = longest,
-                None => drop(place.remove()),
+                None => drop(found.remove()),
             }
         }
     }
@@ -181,15 +181,14 @@ impl State {
             if holds.is_written_by(owner) {
                 holds.writer = Some((owner, request.count));
                 holds.lengthen_write(until, expires);
-                let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
-                return Ok(Attempt::Granted { token });
+                return Ok(self.grant(request, now));
             }
             if request.count > 1 {
                 return Ok(Attempt::Gone);
             }
             let mut busy = holds.writer.is_some();
             if !busy {
-                holds.bury(now);
+                holds.drop_expired(now);
                 busy = holds.readers.iter().any(|reader| Some(reader.owner) != request.beside);
             }
             if busy {
@@ -215,8 +214,7 @@ impl State {
         let (holds, expires) = entry.rw()?;
         holds.write((owner, 1), until, expires, now);
         self.written_at_last(name, owner, now);
-        let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
-        Ok(Attempt::Granted { token })
+        Ok(self.grant(request, now))
     }
 
     fn hand_write_over(&mut self, request: &Acquire, from: OwnerId, now: u64) -> Attempt {
@@ -226,13 +224,12 @@ impl State {
         let Ok((holds, expires)) = entry.rw() else { return Attempt::Gone };
         if holds.is_written_by(owner) {
             holds.lengthen_write(until, expires);
-            let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
-            return Attempt::Granted { token };
+            return self.grant(request, now);
         }
         if !holds.is_written_by(from) {
             return Attempt::Gone;
         }
-        if holds.bury(now).is_some() {
+        if holds.drop_expired(now).is_some() {
             *expires = holds.end_write(now).unwrap_or(0);
             let left = entry.ttl(now);
             self.wake_written(name);
@@ -248,8 +245,7 @@ impl State {
         };
         holds.write((owner, 1), until, expires, now);
         self.written_at_last(name, owner, now);
-        let token = request.fenced.map(|fenced| self.issue(name, fenced, now));
-        Attempt::Granted { token }
+        self.grant(request, now)
     }
 
     pub(super) fn release_rw(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
@@ -262,8 +258,8 @@ impl State {
 
     fn release_read(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
         let name = &request.resource.name;
-        let Some(mut place) = self.place(name, now) else { return absent(None) };
-        let Ok((holds, expires)) = place.get_mut().rw() else { return absent(None) };
+        let Some(mut found) = self.entry(name, now) else { return absent(None) };
+        let Ok((holds, expires)) = found.get_mut().rw() else { return absent(None) };
         let shared = holds.writer.is_none();
         let Some(reader) = holds.reader(request.owner) else {
             return absent(holds.any());
@@ -300,7 +296,7 @@ impl State {
             *expires = longest;
             return Ok(FREED);
         }
-        place.remove();
+        found.remove();
         self.wake(Topic::Rw(name.clone()), b"0");
         Ok(FREED)
     }
@@ -318,10 +314,10 @@ impl State {
 
     /// Releases a write lock. Returns also whether a writer holds it then.
     fn end_write(&mut self, request: &Release, now: u64) -> (Result<Released, Fault>, bool) {
-        let Some(mut place) = self.place(&request.resource.name, now) else {
+        let Some(mut found) = self.entry(&request.resource.name, now) else {
             return (absent(None), false);
         };
-        let Ok((holds, expires)) = place.get_mut().rw() else { return (absent(None), false) };
+        let Ok((holds, expires)) = found.get_mut().rw() else { return (absent(None), false) };
         let Some((_, count)) = holds.writer.as_mut().filter(|(id, _)| *id == request.owner) else {
             return (absent(holds.any()), holds.is_written());
         };
@@ -337,7 +333,7 @@ impl State {
         }
         match holds.end_write(now) {
             Some(longest) => *expires = longest,
-            None => drop(place.remove()),
+            None => drop(found.remove()),
         }
         (Ok(FREED), false)
     }
@@ -395,11 +391,13 @@ impl State {
         now: u64,
     ) -> Result<Changed, Fault> {
         self.settle_rw(&resource.name, now);
-        let Some(mut place) = self.place(&resource.name, now) else { return Ok(Changed::Nothing) };
-        let (holds, _) = place.get_mut().rw()?;
+        let Some(mut found) = self.entry(&resource.name, now) else {
+            return Ok(Changed::Nothing);
+        };
+        let (holds, _) = found.get_mut().rw()?;
         let (message, victims): (_, Vec<_>) =
             (if holds.is_written() { b"1" } else { b"0" }, holds.owners().collect());
-        place.remove();
+        found.remove();
         self.wake(Topic::Rw(resource.name.clone()), message);
         victims.iter().for_each(|victim| self.wake_victim(victim, reason));
         Ok(Changed::Done)

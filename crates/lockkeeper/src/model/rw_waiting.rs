@@ -14,7 +14,7 @@ pub(super) struct Writers {
 /// How long readers have waited for writers.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "file", derive(serde::Serialize, serde::Deserialize))]
-pub(super) struct Patience {
+pub(super) struct WaitingReaders {
     /// Since when a reader waits.
     since: Option<u64>,
     /// Until when writers let readers go first.
@@ -31,7 +31,7 @@ const WAITS: u64 = 2_000;
 const ENOUGH: usize = 16;
 
 /// How long readers wait for writers before it is their turn.
-const PATIENCE: u64 = 5_000;
+const READERS_WAIT: u64 = 5_000;
 
 /// How long writers let readers go first; renewed while a reader waits.
 const TURN: u64 = 2_500;
@@ -55,7 +55,7 @@ impl Writers {
     }
 }
 
-impl Patience {
+impl WaitingReaders {
     pub(super) fn is_alive(&self, now: u64) -> bool {
         self.expires >= now
     }
@@ -70,21 +70,17 @@ impl Patience {
 impl State {
     /// Returns the waiting writers. Removes them if they have expired.
     fn waiting(&mut self, name: &LockName, now: u64) -> Option<&mut Writers> {
-        match self.writers.entry(name.clone()) {
-            MapEntry::Occupied(entry) if entry.get().is_alive(now) => Some(entry.into_mut()),
-            MapEntry::Occupied(entry) => {
-                entry.remove();
-                None
-            }
-            MapEntry::Vacant(_) => None,
+        if self.writers.get(name).is_some_and(|writers| !writers.is_alive(now)) {
+            self.writers.remove(name);
         }
+        self.writers.get_mut(name)
     }
 
     /// Records that a writer acquired the lock.
     pub(super) fn written_at_last(&mut self, name: &LockName, owner: OwnerId, now: u64) {
         self.withdraw(name, owner, now);
-        if let Some(patience) = self.patience.get_mut(name) {
-            patience.batch = false;
+        if let Some(readers) = self.readers.get_mut(name) {
+            readers.batch = false;
         }
     }
 
@@ -93,10 +89,8 @@ impl State {
         if self.waiting(name, now).is_some_and(|writers| writers.suffice_without(owner, now)) {
             return;
         }
-        if let Some(patience) =
-            self.patience.get_mut(name).filter(|patience| patience.is_alive(now))
-        {
-            patience.expires = now + REMEMBERED;
+        if let Some(readers) = self.readers.get_mut(name).filter(|readers| readers.is_alive(now)) {
+            readers.expires = now + REMEMBERED;
         }
         let expires = now + WAITS;
         match self.waiting(name, now) {
@@ -127,9 +121,9 @@ impl State {
 
     /// Returns until when it is the readers' turn, if it is.
     pub(super) fn readers_turn(&mut self, name: &LockName, now: u64) -> Option<u64> {
-        self.patience
+        self.readers
             .get(name)
-            .filter(|patience| patience.is_alive(now))?
+            .filter(|readers| readers.is_alive(now))?
             .turn
             .filter(|turn| *turn > now)
     }
@@ -146,9 +140,9 @@ impl State {
         let behind = self.waiting(name, now).map(|writers| writers.expires - now);
         let comes_back = left.or(behind.filter(|_| turn.is_none()).map(Ttl::millis));
         let Some(comes_back) = comes_back else {
-            if let Some(patience) = self.patience.get_mut(name) {
-                patience.turn = turn.map(|turn| turn.min(now + BATCH));
-                patience.since = None;
+            if let Some(readers) = self.readers.get_mut(name) {
+                readers.turn = turn.map(|turn| turn.min(now + BATCH));
+                readers.since = None;
             }
             return None;
         };
@@ -156,21 +150,21 @@ impl State {
         if !waits {
             return Some(comes_back.max(shortest));
         }
-        let patience = self.patience.entry(name.clone()).or_default();
-        if !patience.is_alive(now) {
-            *patience = Patience::default();
+        let readers = self.readers.entry(name.clone()).or_default();
+        if !readers.is_alive(now) {
+            *readers = WaitingReaders::default();
         }
-        patience.expires = now + REMEMBERED;
-        let mut rest = (*patience.since.get_or_insert(now) + PATIENCE).saturating_sub(now);
-        if left.is_none() && patience.batch {
+        readers.expires = now + REMEMBERED;
+        let mut rest = (*readers.since.get_or_insert(now) + READERS_WAIT).saturating_sub(now);
+        if left.is_none() && readers.batch {
             rest = u64::MAX;
         }
         if turn.is_none() && rest > 0 {
             return Some(comes_back.min(Ttl::millis(rest)).max(shortest));
         }
-        patience.turn = Some(now + if left.is_some() { TURN } else { BATCH });
-        patience.batch |= left.is_none();
-        patience.since = None;
+        readers.turn = Some(now + if left.is_some() { TURN } else { BATCH });
+        readers.batch |= left.is_none();
+        readers.since = None;
         left.map(|_| Ttl::millis(1000))
     }
 }

@@ -104,8 +104,7 @@ impl Inner {
         });
         let mut strict = Vec::new();
         for (_, shard) in cluster.primaries() {
-            let server = shard.primary.server();
-            let address = server.map(|server| server.address.to_string()).unwrap_or_default();
+            let address = shard.primary.address().unwrap_or_default();
             let expected = Some(cluster.replicas(&shard));
             match self.check_server(&shard, expected).await {
                 Ok(found) => findings.extend(found.into_iter().map(|one| at(&address, one))),

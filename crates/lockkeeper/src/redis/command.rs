@@ -73,7 +73,7 @@ pub(super) struct Command<T = Value> {
     /// The number of arguments in `body`.
     count: usize,
     body: Body,
-    form: Form,
+    pub(super) form: Form,
     pub(super) in_order: bool,
     /// It follows `ASKING`: a node serves it that is about to get its slot.
     pub(super) asks: bool,
@@ -160,10 +160,6 @@ impl<T> Command<T> {
             Wakes::Plain => call,
             _ => call.arg(counting),
         }
-    }
-
-    pub(super) fn form(&self) -> Form {
-        self.form
     }
 
     /// Whether its buffer is too large to be kept for other commands.

@@ -107,7 +107,7 @@ pub(super) fn inspect(name: &LockName) -> Command<Counted> {
 }
 
 /// Answered requests by name, until a later request lets the store delete their answers.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Settled {
     by_name: HashMap<LockName, VecDeque<(Instant, OwnerId)>>,
 }

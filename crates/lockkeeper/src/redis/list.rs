@@ -124,8 +124,7 @@ impl Inner {
             Ok(found) => found,
             // The locks of other shards can still be listed.
             Err(fault) if fault.may_pass() && self.route.only().is_none() => {
-                let server = shard.primary.server();
-                let address = server.map(|server| server.address.to_string()).unwrap_or_default();
+                let address = shard.primary.address().unwrap_or_default();
                 let said = fault.to_string().replace(&format!("{address}: "), "");
                 page.faults.push(Fault::silent(format!("{address}: {said}")));
                 (Vec::new(), 0)

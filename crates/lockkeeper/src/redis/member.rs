@@ -36,7 +36,6 @@ use crate::options::ClientOptions;
 const REJOIN: Duration = Duration::from_millis(500);
 
 /// What all members of a quorum have in common.
-#[derive(Debug)]
 pub(crate) struct Group {
     /// The addresses of the members, sorted.
     pub(crate) nodes: Vec<String>,
@@ -46,7 +45,7 @@ pub(crate) struct Group {
     runs: Mutex<Vec<Option<String>>>,
     /// A member without a marker gets one. Not before the list was found to be right: a wrong one would
     /// keep the clients with the right one out.
-    may_mark: AtomicBool,
+    pub(crate) may_mark: AtomicBool,
     /// Whenever a member joins, or fails to.
     pub(crate) changed: Notify,
 }
@@ -57,22 +56,15 @@ impl Group {
         let may_mark = AtomicBool::new(false);
         Arc::new(Self { nodes, lease, runs, may_mark, changed: Notify::new() })
     }
-
-    /// The list of members is right.
-    pub(crate) fn allow_marks(&self) {
-        self.may_mark.store(true, Ordering::Relaxed);
-    }
 }
 
 /// The membership of one server. See the module.
-#[derive(Debug)]
 pub(crate) struct Membership {
-    group: Arc<Group>,
-    index: usize,
+    pub(crate) group: Arc<Group>,
+    pub(crate) index: usize,
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
 struct State {
     /// It has joined once.
     has_joined: bool,
@@ -122,14 +114,6 @@ impl Membership {
             down: None,
         };
         Arc::new(Self { group: Arc::clone(group), index, state: Mutex::new(state) })
-    }
-
-    pub(crate) fn index(&self) -> usize {
-        self.index
-    }
-
-    pub(crate) fn group(&self) -> &Arc<Group> {
-        &self.group
     }
 
     /// As it was configured.
@@ -187,10 +171,6 @@ impl Membership {
     /// For how long it has been down.
     pub(crate) fn down_for(&self) -> Option<Duration> {
         locked(&self.state).down.as_ref().map(|(_, since)| since.elapsed())
-    }
-
-    fn is_suspected(&self) -> bool {
-        locked(&self.state).is_suspected
     }
 
     /// The marker may be another one. Returns whether that is new.
@@ -358,7 +338,7 @@ impl Redis {
         let inner = Arc::downgrade(&self.inner);
         tokio::spawn(async move {
             // A connection that breaks joins anew.
-            while membership.is_suspected() {
+            while locked(&membership.state).is_suspected {
                 let Some(inner) = inner.upgrade().filter(|inner| !inner.route.is_closed()) else {
                     return;
                 };

@@ -1,5 +1,6 @@
 //! Redis: Redisson's keys, fields, channels and messages, by scripts of our own.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -63,12 +64,17 @@ mod tls;
 pub(crate) mod url;
 
 /// A Redis server as a store.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Redis {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Redis").field(&self.inner.identity).finish()
+    }
+}
+
 struct Inner {
     route: Route,
     wakes: Wakes,

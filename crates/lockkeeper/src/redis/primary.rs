@@ -26,7 +26,7 @@ pub(super) struct Place {
 pub(super) struct Primary {
     place: watch::Sender<Place>,
     /// The address never changes, only the server behind it.
-    is_fixed: bool,
+    pub(super) is_fixed: bool,
     /// Whether it has replicas as far as others know, also if none of them has a link to it yet.
     has_replicas: AtomicBool,
     suspected: Arc<Notify>,
@@ -69,17 +69,17 @@ impl Primary {
         self.place.subscribe()
     }
 
-    /// Whether no other address is searched.
-    pub(super) fn is_fixed(&self) -> bool {
-        self.is_fixed
-    }
-
     pub(super) fn epoch(&self) -> u64 {
         self.place.borrow().epoch
     }
 
     pub(super) fn server(&self) -> Option<Server> {
         self.place.borrow().server.clone()
+    }
+
+    /// Its address, if it is known.
+    pub(super) fn address(&self) -> Option<String> {
+        self.place.borrow().server.as_ref().map(|server| server.address.to_string())
     }
 
     /// Whether this is the current primary.

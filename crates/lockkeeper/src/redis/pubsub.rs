@@ -136,7 +136,7 @@ impl PubSub {
             }
             if self.any_node().is_some() {
                 // Another one may serve.
-                self.primary.leave(follower.tried().epoch);
+                self.primary.leave(follower.tried.epoch);
             }
         }
     }

@@ -50,7 +50,6 @@ const AGAIN: Duration = Duration::from_millis(50);
 const SILENT: Duration = Duration::from_secs(5);
 
 /// Servers of which one is the primary.
-#[derive(Debug)]
 pub(super) struct Replicated {
     servers: Vec<Arc<Asker>>,
     options: ClientOptions,
@@ -58,7 +57,7 @@ pub(super) struct Replicated {
 }
 
 /// What is remembered between two questions.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Known {
     /// The primary that was found last.
     last: Option<Server>,

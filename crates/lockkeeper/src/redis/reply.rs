@@ -419,8 +419,8 @@ mod tests {
         assert!(Changed::fits(&token) && !Changed::fits(&owner));
         assert!(Forced::fits(&Value::Array(Vec::new())) && !Forced::fits(&token));
         assert!(!Word::fits(&ok) && !<()>::fits(&Value::Int(0)) && !Vec::<Vec<u8>>::fits(&list));
-        let renewal = |count| script::LOCK_RENEW.call(1).answering_each(count).form();
+        let renewal = |count| script::LOCK_RENEW.call(1).answering_each(count).form;
         assert!(renewal(1).fits(&list) && !renewal(2).fits(&list));
-        assert!(!Command::<i64>::plain("PTTL").form().fits(&token));
+        assert!(!Command::<i64>::plain("PTTL").form.fits(&token));
     }
 }

@@ -70,7 +70,6 @@ impl Value {
 pub(super) struct Malformed(pub(super) &'static str);
 
 /// Parses a stream of replies.
-#[derive(Debug)]
 pub(super) struct Parser {
     /// Lists whose elements have not all arrived, the outermost first.
     open: Vec<Open>,
@@ -79,7 +78,6 @@ pub(super) struct Parser {
     pub(super) limit: usize,
 }
 
-#[derive(Debug)]
 struct Open {
     form: Form,
     missing: usize,

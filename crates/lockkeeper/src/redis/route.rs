@@ -31,20 +31,17 @@ use crate::options::ClientOptions;
 use crate::redis_options::Acknowledgement;
 
 /// The way to the servers of a store. See the module.
-#[derive(Debug)]
 pub(super) struct Route {
     way: Way,
     /// Aborted when dropped.
     watcher: Mutex<JoinSet<()>>,
 }
 
-#[derive(Debug)]
 enum Way {
     One(Arc<Shard>, Discovery),
     Cluster(Arc<Cluster>),
 }
 
-#[derive(Debug)]
 enum Discovery {
     Fixed,
     Sentinel(Arc<Sentinel>),
@@ -100,8 +97,8 @@ impl Route {
             }
         };
         let lane = Lane::default();
-        let address = primary.server().map(|server| server.address.to_string());
-        let named = |fault| named(fault, address.as_deref().unwrap_or_default());
+        let address = primary.address().unwrap_or_default();
+        let named = |fault| named(fault, &address);
         let connection = Connection::open(&primary, options, move || reconnected(lane)).await;
         let connection = connection.map_err(named)?;
         let committer = terms(options, !matches!(finder, Discovery::Fixed)).map(|terms| {
@@ -252,10 +249,9 @@ impl Route {
     pub(super) fn identity(&self) -> String {
         match &self.way {
             Way::One(shard, Discovery::Fixed) => {
-                let server = shard.primary.server();
-                let address = server.as_ref().map(|server| server.address.to_string());
-                let known = shard.connection.server().or(address).unwrap_or_default();
-                format!("{known}/{}", server.map_or(0, |server| server.database))
+                let known = shard.connection.server().or_else(|| shard.primary.address());
+                let database = shard.primary.server().map_or(0, |server| server.database);
+                format!("{}/{database}", known.unwrap_or_default())
             }
             Way::One(_, Discovery::Sentinel(sentinel)) => sentinel.identity(),
             Way::One(_, Discovery::Replicated(replicated)) => replicated.identity(),

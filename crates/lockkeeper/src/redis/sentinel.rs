@@ -59,7 +59,6 @@ const REFRESH: Duration = Duration::from_secs(30);
 const PING: Duration = Duration::from_millis(2500);
 
 /// The sentinels of one primary.
-#[derive(Debug)]
 pub(super) struct Sentinel {
     of: Sentinels,
     options: ClientOptions,
@@ -71,7 +70,7 @@ pub(super) struct Sentinel {
     warned: AtomicBool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// The address of the last primary that was followed, and its config epoch.
     address: Option<String>,

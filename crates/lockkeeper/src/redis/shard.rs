@@ -1,5 +1,6 @@
 //! A part of the store that one primary serves at a time: the whole store, or a shard of a cluster.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::command::Command;
@@ -17,7 +18,6 @@ pub(super) struct Authority {
 }
 
 /// A part of the store. See the module.
-#[derive(Debug)]
 pub(super) struct Shard {
     pub(super) lane: Lane,
     pub(super) primary: Arc<Primary>,
@@ -30,6 +30,12 @@ pub(super) struct Shard {
 pub(super) struct Written<T> {
     pub(super) answer: T,
     pub(super) acknowledged: Result<(), Fault>,
+}
+
+impl fmt::Debug for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.primary.fmt(f)
+    }
 }
 
 impl Shard {

@@ -142,12 +142,6 @@ impl Map {
     }
 }
 
-impl std::fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Cluster").field(&self.seeds).finish()
-    }
-}
-
 impl Cluster {
     /// Finds the slots for the first time. `connected` is called whenever the connection to a shard is
     /// there.

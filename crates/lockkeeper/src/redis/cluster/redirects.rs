@@ -162,11 +162,8 @@ impl Cluster {
         let map = self.map();
         let range = map.ranges.iter().find(|range| (range.first..=range.last).contains(&slot));
         let (first, last) = range.map_or((slot, slot), |range| (range.first, range.last));
-        let node = match (shard.primary.server(), range) {
-            (Some(server), _) => server.address.to_string(),
-            (None, Some(range)) => range.primary.address(),
-            (None, None) => String::new(),
-        };
+        let known = || range.map(|range| range.primary.address());
+        let node = shard.primary.address().or_else(known).unwrap_or_default();
         drop(map);
         fault.map(|text| {
             let text = text.replace(&format!(" to {node}"), "");

@@ -19,12 +19,6 @@ pub(crate) struct Asker {
     kept: Mutex<Option<Wire>>,
 }
 
-impl std::fmt::Debug for Asker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Asker").field(&self.server).finish()
-    }
-}
-
 impl Asker {
     pub(crate) fn new(server: Server) -> Self {
         Self { server, kept: Mutex::default() }

@@ -19,7 +19,7 @@ pub(crate) struct Follower {
     options: ClientOptions,
     place: watch::Receiver<Place>,
     /// Where the last attempt went, and when it ended.
-    tried: Place,
+    pub(crate) tried: Place,
     since: Instant,
     failures: u32,
 }
@@ -79,10 +79,5 @@ impl Follower {
     /// The connection was closed because nothing needs it: the next one need not wait.
     pub(crate) fn rest(&mut self) {
         (self.tried.server, self.failures) = (None, 0);
-    }
-
-    /// Where the last attempt went.
-    pub(crate) fn tried(&self) -> &Place {
-        &self.tried
     }
 }

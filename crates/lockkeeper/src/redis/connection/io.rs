@@ -97,8 +97,7 @@ async fn serve(shared: &Shared, mut follower: Follower, mut wire: Option<Wire>) 
         match connected {
             Ok(connected) => {
                 wire = Some(connected);
-                let server = follower.tried().server.as_ref();
-                let server = server.map(|server| server.address.to_string());
+                let server = shared.primary.address();
                 tracing::info!(server, "connected to the store");
                 (shared.on_reconnect)();
             }
@@ -149,7 +148,7 @@ impl Shared {
     fn refuse(&self, fault: Fault) {
         self.membership.iter().for_each(|membership| membership.failed(&fault));
         let mut state = self.lock();
-        let is_answer = matches!(fault, Fault::Refused { .. }) && self.primary.is_fixed();
+        let is_answer = matches!(fault, Fault::Refused { .. }) && self.primary.is_fixed;
         if is_answer || !fault.may_pass() || self.membership.is_some() {
             state.requests.fail_waiting(&fault);
         }

@@ -80,7 +80,6 @@ const SHARE: usize = 4;
 const SHARE_MIN: usize = 2;
 
 /// The connection to a server. See the module.
-#[derive(Debug)]
 pub(super) struct Connection {
     shared: Arc<Shared>,
     /// Aborted when dropped.
@@ -121,12 +120,6 @@ struct State {
     task: Option<Waker>,
     /// The task has been woken up and has not looked yet.
     is_woken: bool,
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("primary", &self.primary).finish_non_exhaustive()
-    }
 }
 
 impl Connection {
@@ -533,10 +526,7 @@ impl State {
 
     /// Says why a request was not sent.
     fn not_sent(&self, primary: &Primary) -> Fault {
-        let address = match primary.server() {
-            Some(server) => server.address.to_string(),
-            None => "a primary".to_owned(),
-        };
+        let address = primary.address().unwrap_or_else(|| "a primary".to_owned());
         let detail = match (&self.failed, &self.requests.live) {
             (Some(Fault::Unreachable { detail, .. }), None) => {
                 format!("no connection to {address}: {detail}")

@@ -64,7 +64,6 @@ impl Slot {
     }
 }
 
-#[derive(Debug)]
 enum State {
     Free,
     Waiting,
@@ -103,7 +102,7 @@ impl Requests {
         late: bool,
         waker: Option<Waker>,
     ) -> usize {
-        let slot = self.occupy(command.form(), due);
+        let slot = self.occupy(command.form, due);
         let request = &mut self.slots[slot];
         (request.has_caller, request.waker) = (waker.is_some(), waker);
         (request.command, request.late) = (Some(command), late);
@@ -149,7 +148,7 @@ impl Requests {
             // Both or none, and nothing in between: it would allow another request.
             let (due, late) = (*due, *late);
             let command = Command::plain("ASKING");
-            let asking = self.occupy(command.form(), due);
+            let asking = self.occupy(command.form, due);
             self.slots[asking].late = late;
             self.slots[asking].command = Some(command);
             self.encode(asking);

@@ -191,7 +191,7 @@ impl Inner {
                 until = limit.min(Instant::now() + start.elapsed().max(SLOW));
             }
         }
-        while let Some((member, answer)) = fan.arrived() {
+        while let Some((member, answer)) = fan.ready.pop_front() {
             self.count(votes, member, answer);
         }
         if votes.granted.len() < self.majority && Instant::now() >= limit {

@@ -54,7 +54,7 @@ impl Inner {
                 }
                 Trust::Down(fault) => findings.push(Finding::danger(
                     "members",
-                    self.said(member.membership().index(), &fault),
+                    self.said(member.membership().index, &fault),
                     "restore it",
                 )),
                 Trust::Unknown => {
@@ -63,7 +63,7 @@ impl Inner {
                 }
                 Trust::Refused(fault) => findings.push(Finding::danger(
                     "members",
-                    self.said(member.membership().index(), &fault),
+                    self.said(member.membership().index, &fault),
                     "give all clients the same list of members and the same longest lease",
                 )),
             }

@@ -17,7 +17,7 @@ const STRAGGLERS: Duration = Duration::from_millis(200);
 /// requests of a client in the order in which the engine made them.
 pub(super) struct Fan<F: Future> {
     pending: Vec<(usize, F)>,
-    ready: VecDeque<(usize, F::Output)>,
+    pub(super) ready: VecDeque<(usize, F::Output)>,
 }
 
 impl<F: Future + Unpin> Fan<F> {
@@ -62,11 +62,6 @@ impl<F: Future + Unpin> Fan<F> {
     /// Sends the requests now, without waiting for answers.
     pub(super) fn send(&mut self) {
         self.poll(&mut Context::from_waker(Waker::noop()));
-    }
-
-    /// Returns an answer that has arrived.
-    pub(super) fn arrived(&mut self) -> Option<(usize, F::Output)> {
-        self.ready.pop_front()
     }
 
     /// Returns the next answer; `None` if there is none left.

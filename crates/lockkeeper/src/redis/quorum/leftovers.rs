@@ -35,7 +35,6 @@ const AT_ONCE: usize = 256;
 
 type Key = (usize, OwnerId);
 
-#[derive(Debug)]
 pub(super) struct Leftovers {
     kept: Mutex<Kept>,
     tails: mpsc::UnboundedSender<Tail>,

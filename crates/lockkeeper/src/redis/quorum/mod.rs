@@ -19,6 +19,7 @@
 //! Only exclusive locks: N members with k permits each would grant more than k of them to majorities, and
 //! keep N orders of a queue.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -66,12 +67,17 @@ const DRAINED_WITHIN: Duration = Duration::from_millis(250);
 const LAST_MEMBERS: Duration = Duration::from_secs(1);
 
 /// A quorum of servers as a store.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Quorum {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
+impl fmt::Debug for Quorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Quorum").field(&self.inner.identity).finish()
+    }
+}
+
 struct Inner {
     me: Weak<Inner>,
     /// In the order of their addresses, which is the same for all clients.
@@ -103,7 +109,7 @@ impl Quorum {
             return Err(Error::invalid(None, detail));
         }
         let members = member::members(urls, options).map_err(failed)?;
-        let group = Arc::clone(members[0].membership().group());
+        let group = Arc::clone(&members[0].membership().group);
         let (hub, orders) = pubsub::hub();
         let (leftovers, tails) = Leftovers::new();
         let inner = Arc::new_cyclic(|me| Inner {
@@ -120,7 +126,7 @@ impl Quorum {
             is_closed: AtomicBool::new(false),
         });
         inner.joined(options.connect_timeout).await.map_err(failed)?;
-        group.allow_marks();
+        group.may_mark.store(true, Ordering::Relaxed);
         inner.mark().await.map_err(failed)?;
         tokio::spawn(wakes::run(Arc::downgrade(&inner), orders));
         tokio::spawn(leftovers::run(Arc::downgrade(&inner), tails));
@@ -144,7 +150,7 @@ impl Quorum {
 impl Inner {
     /// Waits until a majority has joined, and a little longer for the others.
     async fn joined(&self, limit: Duration) -> Result<(), Fault> {
-        let group = self.members[0].membership().group();
+        let group = &self.members[0].membership().group;
         let mut until = Instant::now() + limit;
         let spare = self.members.len() - self.majority;
         loop {

@@ -29,10 +29,10 @@ use crate::redis::locked;
 type Answers = Vec<Result<Renewed, Fault>>;
 
 /// The holds that are being renewed.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Renewing(Mutex<HashMap<OwnerId, State>>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// How many renewals are under way.
     count: u32,

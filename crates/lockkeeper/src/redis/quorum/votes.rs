@@ -5,7 +5,7 @@ use crate::backend::{Attempt, Fault, Ttl};
 use crate::redis::member::Trust;
 
 /// The answers of the members to an acquire.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Votes {
     /// The members that granted it, with their tokens.
     pub(super) granted: Vec<(usize, Option<u64>)>,
