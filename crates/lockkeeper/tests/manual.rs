@@ -55,7 +55,7 @@ async fn the_permissions_of_the_manual_are_enough_for_every_primitive() {
     let fair = queue.fenced();
     let guard = fair.lock().await.unwrap();
     let next = tokio::spawn(fair.lock());
-    while queue.inspect().await.unwrap().queue.len() == 0 {
+    while queue.inspect().await.unwrap().queue.is_empty() {
         tokio::task::yield_now().await;
     }
     let gives_up = fair.try_lock_for(std::time::Duration::from_secs(1)).await.unwrap();
