@@ -103,7 +103,7 @@ fn a_paused_view_does_not_change() {
     terminal.types(" ");
     terminal.shows("paused");
     let _guard = client.lock("later").lock().wait().expect("it is free");
-    eventually("the store has it", || (stand.locks() == 1).then_some(()));
+    eventually("the store has it", || (stand.listed().len() == 1).then_some(()));
     let polls = stand.server().commandstats("scan");
     for _ in 0..10 {
         // Each is drawn, which takes longer than a poll.
