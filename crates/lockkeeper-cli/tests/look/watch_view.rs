@@ -160,7 +160,8 @@ fn the_pane_shows_the_queue_of_a_fair_lock() {
             let lock = other.fair_lock("turns");
             let waiter = std::thread::spawn(move || lock.try_lock_for(WAIT_LIMIT).wait());
             eventually("its queue position", || {
-                (client.fair_lock("turns").waiting().wait().ok()? == at + 1).then_some(())
+                (client.fair_lock("turns").inspect().wait().ok()?.queue.len() == at + 1)
+                    .then_some(())
             });
             waiter
         })

@@ -17,7 +17,7 @@ type Order = Arc<StdMutex<Vec<usize>>>;
 
 /// Until so many wait.
 async fn waiting(lock: &FairLock, count: usize) {
-    eventually("so many wait", async || lock.waiting().await.unwrap() == count).await;
+    eventually("so many wait", async || lock.inspect().await.unwrap().queue.len() == count).await;
 }
 
 /// Waits in a task of its own; when it is served it says so and goes.
@@ -56,7 +56,7 @@ pub(crate) async fn waiters_of_many_clients_are_served_in_the_order_of_arrival(s
         task.await.unwrap();
     }
     assert_eq!(*order.lock().unwrap(), (0..24).collect::<Vec<_>>());
-    assert_eq!(holder.waiting().await.unwrap(), 0);
+    assert_eq!(holder.inspect().await.unwrap().queue.len(), 0);
     assert_eq!(store.stored(&store.name("lock")), 0);
 }
 
@@ -117,7 +117,7 @@ pub(crate) async fn a_waiter_that_timed_out_is_skipped_at_once(store: &Store) {
     guard.release().await.unwrap();
     store.promptly("the second", second).await.unwrap();
     eventually("nothing is left", async || store.stored(&store.name("lock")) == 0).await;
-    assert_eq!(ours.waiting().await.unwrap(), 0);
+    assert_eq!(ours.inspect().await.unwrap().queue.len(), 0);
 }
 
 pub(crate) async fn a_waiter_that_was_dropped_is_skipped_at_once(store: &Store) {
@@ -160,10 +160,10 @@ pub(crate) async fn random_cancellations_leave_no_queue_position(store: &Store) 
     }
     // A store serves the requests of a client in order: no attempt is under way after this answer.
     for lock in [&ours, &theirs] {
-        lock.waiting().await.unwrap();
+        lock.inspect().await.unwrap().queue.len();
     }
     eventually("no waiter", async || store.stored(&store.name("lock")) == 1).await;
-    assert_eq!(ours.waiting().await.unwrap(), 0);
+    assert_eq!(ours.inspect().await.unwrap().queue.len(), 0);
     guard.release().await.unwrap();
     store.promptly("it is free", theirs.lock()).await.unwrap().release().await.unwrap();
 }
@@ -178,7 +178,7 @@ pub(crate) async fn try_lock_does_not_jump_the_queue(store: &Store) {
     for lock in [&ours, &theirs] {
         assert!(lock.try_lock().await.unwrap().is_none(), "it is another one's turn");
         assert!(lock.try_lock_for(Duration::ZERO).await.unwrap().is_none());
-        assert_eq!(lock.waiting().await.unwrap(), 1, "an attempt takes no place");
+        assert_eq!(lock.inspect().await.unwrap().queue.len(), 1, "an attempt takes no place");
         assert!(!lock.is_locked().await.unwrap());
     }
     store.promptly("the first", first).await.unwrap().release().await.unwrap();
@@ -196,7 +196,7 @@ pub(crate) async fn a_reentry_does_not_queue(store: &Store) {
     let third = store.promptly("by its guard", guard.reenter()).await.unwrap();
     let fourth = mine.try_lock().await.unwrap().expect("it is its own");
     assert_eq!(lock.hold_count(&owner).await.unwrap(), 4);
-    assert_eq!(lock.waiting().await.unwrap(), 1);
+    assert_eq!(lock.inspect().await.unwrap().queue.len(), 1);
     for guard in [guard, again, third, fourth] {
         assert!(!other.is_finished());
         guard.release().await.unwrap();

@@ -10,12 +10,12 @@ use crate::store::{Exclusive, Store, assert_is, deadline, eventually, left, one,
 pub(crate) async fn the_requested_lease_is_the_ttl<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
-    let ttl = left(lock.remaining().await);
+    let ttl = left(lock.inspect().await);
     assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
     guard.release().await.unwrap();
     let attempt = lock.lease(store.long()).try_lock_for(store.lease());
     let guard = attempt.await.unwrap().expect("it is free");
-    let ttl = left(lock.remaining().await);
+    let ttl = left(lock.inspect().await);
     assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
     guard.release().await.unwrap();
 }
@@ -24,7 +24,7 @@ pub(crate) async fn a_lease_is_cut_to_whole_milliseconds<L: Exclusive>(store: &S
     let lock: L = one(store).await;
     let lease = Duration::from_secs(20) + Duration::from_nanos(999_999);
     let guard = lock.lease(lease).lock().await.unwrap();
-    let ttl = left(lock.remaining().await);
+    let ttl = left(lock.inspect().await);
     assert!(ttl <= Duration::from_secs(20) && ttl > Duration::from_secs(10), "{ttl:?}");
     // Less 1 % and 2 ms for the drift.
     assert!(guard.remaining() <= Duration::from_millis(20_000 - 200 - 2));
@@ -48,7 +48,7 @@ pub(crate) async fn without_a_lease_the_ttl_is_the_watchdog_timeout<L: Exclusive
     let options = store.options().watchdog_timeout(Duration::from_secs(40));
     let lock = L::of(&store.client_with(options).await, store.name("lock"));
     let guard = lock.lock().await.unwrap();
-    let ttl = left(lock.remaining().await);
+    let ttl = left(lock.inspect().await);
     assert!(ttl <= Duration::from_secs(40) && ttl > Duration::from_secs(30), "{ttl:?}");
     guard.release().await.unwrap();
 }
@@ -62,7 +62,7 @@ pub(crate) async fn without_a_lease_a_guard_is_renewed<L: Exclusive>(store: &Sto
         () = store.is_renewed(&ours) => {}
     }
     assert!(!guard.is_lost());
-    assert!(left(ours.remaining().await) <= store.watchdog());
+    assert!(left(ours.inspect().await) <= store.watchdog());
     guard.release().await.unwrap();
     let next = store.after_wake_up::<L, _>("after the release", waiting).await.unwrap();
     next.release().await.unwrap();
@@ -72,10 +72,10 @@ pub(crate) async fn renewed_is_a_watchdog_lease_for_this_request<L: Exclusive>(s
     let options = store.options().watchdog_timeout(store.long() * 10);
     let lock = L::of(&store.client_with(options).await, store.name("lock"));
     let guard = lock.lease(lockkeeper::LeaseTime::Renewed(store.watchdog())).lock().await.unwrap();
-    assert!(left(lock.remaining().await) <= store.watchdog());
+    assert!(left(lock.inspect().await) <= store.watchdog());
     store.is_renewed(&lock).await;
     assert!(!guard.is_lost());
-    assert!(left(lock.remaining().await) <= store.watchdog());
+    assert!(left(lock.inspect().await) <= store.watchdog());
     guard.release().await.unwrap();
 }
 
@@ -94,7 +94,7 @@ pub(crate) async fn the_deadline_precedes_the_expiry_at_the_store<L: Exclusive>(
     let lock: L = one(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     let safe = guard.remaining();
-    let ttl = left(lock.remaining().await);
+    let ttl = left(lock.inspect().await);
     assert!(safe < ttl, "safe for {safe:?}, stored for {ttl:?}");
     let drift = store.long() / 100 + Duration::from_millis(2);
     assert!(safe <= store.long() - drift, "{safe:?}");
@@ -123,7 +123,7 @@ pub(crate) async fn extend_sets_a_new_deadline<L: Exclusive>(store: &Store) {
     let guard = lock.lease(lease).lock().await.unwrap();
     let (start, first) = (store.timer(), deadline(&guard));
     guard.extend(lease * 2).await.unwrap();
-    assert!(left(lock.remaining().await) <= lease * 2);
+    assert!(left(lock.inspect().await) <= lease * 2);
     assert!(deadline(&guard) > first + lease / 2, "the old end has been replaced");
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Expired);
     start.took(lease * 3 / 2, lease * 2);
@@ -133,7 +133,7 @@ pub(crate) async fn extend_never_shortens_the_ttl<L: Exclusive>(store: &Store) {
     let lock: L = one(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     guard.extend(store.long() / 100).await.unwrap();
-    assert!(left(lock.remaining().await) > store.long() / 2);
+    assert!(left(lock.inspect().await) > store.long() / 2);
     guard.release().await.unwrap();
 }
 
@@ -175,7 +175,7 @@ pub(crate) async fn leave_for_holds_the_lock_until_it_expires<L: Exclusive>(stor
     let start = store.timer();
     guard.leave_for(store.steady_lease()).await.unwrap();
     assert_eq!(store.promptly("the guard is gone", lost).await, LostReason::Released);
-    let ttl = left(ours.remaining().await);
+    let ttl = left(ours.inspect().await);
     assert!(ttl <= store.steady_lease(), "it stands no longer than it was left for: {ttl:?}");
     assert!(theirs.try_lock().await.unwrap().is_none());
     assert!(ours.try_lock().await.unwrap().is_none());
@@ -188,7 +188,7 @@ pub(crate) async fn leave_for_can_exceed_the_previous_lease<L: Exclusive>(store:
     let lock: L = one(store).await;
     let guard = lock.lock().await.unwrap();
     guard.leave_for(store.long() * 2).await.unwrap();
-    assert!(left(lock.remaining().await) > store.long());
+    assert!(left(lock.inspect().await) > store.long());
     assert!(lock.force_unlock("").await.unwrap());
 }
 
@@ -209,9 +209,9 @@ pub(crate) async fn leave_for_of_a_lost_lock_is_not_held<L: Exclusive>(store: &S
     let guard = ours.lease(store.lease()).lock().await.unwrap();
     let new = theirs.lease(store.long()).lock().await.unwrap();
     assert_is!(guard.leave_for(store.lease()).await, Err(Error::NotHeld { .. }));
-    let ttl = left(theirs.remaining().await);
+    let ttl = left(theirs.inspect().await);
     assert!(ttl > store.long() / 2, "the new holder's lease is as it was: {ttl:?}");
     assert!(!new.is_lost());
     new.release().await.unwrap();
-    assert_eq!(theirs.remaining().await.unwrap(), None);
+    assert_eq!(theirs.inspect().await.unwrap().ttl, None);
 }

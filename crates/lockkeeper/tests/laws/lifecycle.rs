@@ -44,7 +44,7 @@ pub(crate) async fn a_hold_of_an_abandoned_client_expires_with_its_lease<L: Excl
 
     let still = L::of(&store.client().await, store.name("dropped"));
     assert!(still.is_locked().await.unwrap(), "it was given back");
-    let (begun, rest) = (Instant::now(), left(other.remaining().await));
+    let (begun, rest) = (Instant::now(), left(other.inspect().await));
     let next = timeout(store.long() * 3, other.lock()).await;
     drop(next.expect("it is not renewed").unwrap());
     // By another clock than the store's.
@@ -58,7 +58,7 @@ pub(crate) async fn shutdown_leaves_the_locks_of_others_alone<L: Exclusive>(stor
     assert!(L::of(&client, store.name("lock")).try_lock().await.unwrap().is_none());
     client.shutdown().await;
     assert!(!guard.is_lost());
-    assert!(left(other.remaining().await) > store.long() / 2);
+    assert!(left(other.inspect().await) > store.long() / 2);
     guard.release().await.unwrap();
 }
 
@@ -76,7 +76,7 @@ pub(crate) async fn waiters_fail_when_their_client_shuts_down<L: Exclusive>(stor
     let (first, second) = store.promptly("the waiters end", waiters).await.unwrap();
     assert_is!(first, Err(Error::Closed { lock: Some(_) }));
     assert_is!(second, Err(Error::Closed { lock: Some(_) }));
-    assert_eq!(holder.holder().await.unwrap().expect("held").id, guard.owner_id().to_string());
+    assert_eq!(holder.inspect().await.unwrap().holders.remove(0).id, guard.owner_id().to_string());
     guard.release().await.unwrap();
     assert!(!holder.is_locked().await.unwrap());
 }
@@ -105,8 +105,7 @@ pub(crate) async fn a_client_that_is_shut_down_rejects_everything<L: Exclusive>(
     assert_is!(lock.try_lock().await, Err(Error::Closed { .. }));
     assert_is!(lock.try_lock_for(store.long()).await, Err(Error::Closed { .. }));
     assert_is!(lock.is_locked().await, Err(Error::Closed { .. }));
-    assert_is!(lock.remaining().await, Err(Error::Closed { .. }));
-    assert_is!(lock.holder().await, Err(Error::Closed { .. }));
+    assert_is!(lock.inspect().await, Err(Error::Closed { .. }));
     assert_is!(lock.force_unlock("").await, Err(Error::Closed { .. }));
     assert_is!(lock.run(async |_| ()).await, Err(RunError::Acquire(Error::Closed { .. })));
     let error = L::of(&client, store.name("new")).lock().await.unwrap_err();

@@ -28,7 +28,7 @@ pub(crate) async fn each_release_releases_one_hold<L: Reentrant>(store: &Store) 
     for count in 1..=3 {
         guards.push(lock.lock().await.unwrap());
         assert_eq!(lock.hold_count(&owner).await.unwrap(), count);
-        assert_eq!(other.holder().await.unwrap().expect("held").hold_count, count);
+        assert_eq!(other.inspect().await.unwrap().holders.remove(0).hold_count, count);
     }
     assert!(guards.iter().all(|guard| guard.hold_count() == 3));
     for count in [2, 1, 0] {
@@ -45,7 +45,7 @@ pub(crate) async fn a_guard_may_be_reentered<L: Reentrant>(store: &Store) {
     let inner = store.promptly("re-entry", outer.reenter()).await.unwrap();
     assert_eq!(inner.owner_id(), outer.owner_id());
     assert_eq!((outer.hold_count(), inner.hold_count()), (2, 2));
-    assert_eq!(lock.holder().await.unwrap().unwrap().hold_count, 2);
+    assert_eq!(lock.inspect().await.unwrap().holders.remove(0).hold_count, 2);
     // In either order.
     outer.release().await.unwrap();
     assert!(!inner.is_lost());
@@ -84,7 +84,7 @@ pub(crate) async fn an_owner_reenters_by_every_request<L: Reentrant>(store: &Sto
     for guard in [first, second, third, fourth, fifth] {
         guard.release().await.unwrap();
     }
-    assert_eq!(lock.remaining().await.unwrap(), None);
+    assert_eq!(lock.inspect().await.unwrap().ttl, None);
 }
 
 pub(crate) async fn an_owner_reenters_with_a_wait_limit_shorter_than_a_round_trip<L: Reentrant>(
@@ -175,7 +175,7 @@ pub(crate) async fn a_longer_lease_extends_the_ttl<L: Reentrant>(store: &Store) 
     let lock: L = owned(store).await;
     let outer = lock.lease(store.steady_lease()).lock().await.unwrap();
     let inner = lock.lease(store.long()).lock().await.unwrap();
-    let ttl = left(lock.remaining().await);
+    let ttl = left(lock.inspect().await);
     assert!(ttl > store.long() / 2 && ttl <= store.long(), "{ttl:?}");
     assert!(outer.remaining() > store.long() / 2, "the group shares the deadline");
     assert!(outer.remaining() >= inner.remaining());
@@ -188,10 +188,10 @@ pub(crate) async fn a_shorter_lease_never_shortens_the_ttl<L: Reentrant>(store: 
     let lock: L = owned(store).await;
     let outer = lock.lease(store.long()).lock().await.unwrap();
     let inner = lock.lease(store.lease()).lock().await.unwrap();
-    assert!(left(lock.remaining().await) > store.long() / 2);
+    assert!(left(lock.inspect().await) > store.long() / 2);
     assert!(inner.remaining() > store.long() / 2, "the group shares the deadline");
     inner.release().await.unwrap();
-    assert!(left(lock.remaining().await) > store.long() / 2);
+    assert!(left(lock.inspect().await) > store.long() / 2);
     outer.release().await.unwrap();
 }
 
@@ -201,9 +201,9 @@ pub(crate) async fn a_partial_release_keeps_the_lease_of_the_remaining_holds<L: 
     let lock: L = owned(store).await;
     let outer = lock.lease(store.long()).lock().await.unwrap();
     let inner = lock.lease(store.long() * 10).lock().await.unwrap();
-    assert!(left(lock.remaining().await) > store.long() * 9);
+    assert!(left(lock.inspect().await) > store.long() * 9);
     inner.release().await.unwrap();
-    let ttl = left(lock.remaining().await);
+    let ttl = left(lock.inspect().await);
     assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
     assert!(outer.remaining() <= store.long());
     assert!(!outer.is_lost());
@@ -229,7 +229,7 @@ pub(crate) async fn releasing_the_outer_hold_first_keeps_the_inner_ones_lease<L:
     let outer = lock.lease(store.long() * 10).lock().await.unwrap();
     let inner = lock.lease(store.long()).lock().await.unwrap();
     outer.release().await.unwrap();
-    let ttl = left(lock.remaining().await);
+    let ttl = left(lock.inspect().await);
     assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
     assert!(!inner.is_lost());
     inner.release().await.unwrap();
@@ -242,7 +242,7 @@ pub(crate) async fn one_hold_without_a_lease_keeps_the_group_renewed<L: Reentran
     sleep(store.steady_lease()).await;
     store.is_renewed(&lock).await;
     assert!(!fixed.is_lost() && !renewed.is_lost());
-    assert!(left(lock.remaining().await) <= store.watchdog());
+    assert!(left(lock.inspect().await) <= store.watchdog());
     fixed.release().await.unwrap();
     store.is_renewed(&lock).await;
     assert!(!renewed.is_lost(), "and it stays renewed without the other");
@@ -269,7 +269,7 @@ pub(crate) async fn without_its_renewed_hold_a_lock_expires_with_its_fixed_one<L
     let start = store.timer();
     let fixed = lock.lease(store.steady_lease()).lock().await.unwrap();
     let renewed = fixed.reenter().await.unwrap();
-    assert!(left(lock.remaining().await) > store.steady_lease() * 2);
+    assert!(left(lock.inspect().await) > store.steady_lease() * 2);
     renewed.release().await.unwrap();
     assert_eq!(store.signalled(fixed.lost()).await, LostReason::Expired);
     start.took(store.steady_lease() / 2, store.steady_lease());
@@ -382,7 +382,7 @@ pub(crate) async fn a_hold_after_leave_for_outlives_the_other_holds<L: Reentrant
     assert!(!outer.is_lost());
     outer.release().await.unwrap();
     assert!(lock.is_locked().await.unwrap());
-    assert!(left(lock.remaining().await) <= store.steady_lease());
+    assert!(left(lock.inspect().await) <= store.steady_lease());
     let next = lock.lock().await.unwrap();
     start.took(store.steady_lease().mul_f64(0.95), store.steady_lease() * 2);
     next.release().await.unwrap();

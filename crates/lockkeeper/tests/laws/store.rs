@@ -16,8 +16,9 @@ use lockkeeper::stores::Memory;
 use lockkeeper::stores::Quorum;
 use lockkeeper::stores::Redis;
 use lockkeeper::{
-    AnyGuard, AnyLock, Client, ClientOptions, Completed, FairLock, FencedLock, Hold, Holder, Kind,
-    LeaseTime, Lock, LockName, LostReason, Mutex, Owner, OwnerId, Result, RunError, RwLock, Ttl,
+    AnyGuard, AnyLock, Client, ClientOptions, Completed, FairLock, FencedLock, Hold, Kind,
+    LeaseTime, Lock, LockInfo, LockName, LostReason, Mutex, Owner, OwnerId, Result, RunError,
+    RwLock, Ttl,
 };
 use testkit::{Cluster, RedisServer, Replicated, Sentinels, Shape, Stopwatch};
 use tokio::time::{Instant, sleep, timeout};
@@ -412,7 +413,7 @@ impl Store {
         }
         let mut least = Duration::MAX;
         eventually("the time to live grows", async || {
-            let now = left(lock.remaining().await);
+            let now = left(lock.inspect().await);
             let grown = now > least;
             least = least.min(now);
             grown
@@ -539,7 +540,7 @@ impl Store {
 
     /// The same for the holder of `lock`.
     pub(crate) async fn receives_notices_for<L: Exclusive>(&self, lock: &L) {
-        let holder = lock.holder().await.unwrap().expect("it is held").id;
+        let holder = lock.inspect().await.unwrap().holders.remove(0).id;
         self.receives_notices(holder.parse().expect("it is held by one of us")).await;
     }
 
@@ -632,13 +633,9 @@ pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
         let lock = self.any();
         async move { lock.is_locked().await }
     }
-    fn remaining(&self) -> impl Future<Output = Result<Option<Ttl>>> + Send {
+    fn inspect(&self) -> impl Future<Output = Result<LockInfo>> + Send {
         let lock = self.any();
-        async move { lock.remaining().await }
-    }
-    fn holder(&self) -> impl Future<Output = Result<Option<Holder>>> + Send {
-        let lock = self.any();
-        async move { lock.holder().await }
+        async move { lock.inspect().await }
     }
     fn force_unlock(&self, why: &str) -> impl Future<Output = Result<bool>> + Send {
         let (lock, why) = (self.any(), why.to_owned());
@@ -663,7 +660,7 @@ pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
     /// Deletes its hold without a notice.
     fn delete_silently(&self, store: &Store) -> impl Future<Output = ()> {
         async {
-            let holder = self.holder().await.unwrap().expect("it is held").id;
+            let holder = self.inspect().await.unwrap().holders.remove(0).id;
             let owner = holder.parse().expect("it is held by one of us");
             store.delete_hold::<Self>(self.name(), owner).await;
         }
@@ -737,12 +734,6 @@ impl Exclusive for WriteSide {
     }
     fn name(&self) -> &LockName {
         self.0.name()
-    }
-    async fn is_locked(&self) -> Result<bool> {
-        self.0.is_write_locked().await
-    }
-    async fn holder(&self) -> Result<Option<Holder>> {
-        Ok(self.0.holders().await?.into_iter().find(|holder| !holder.shared))
     }
 }
 
@@ -833,8 +824,8 @@ pub(crate) fn poll_once<F: Future + Unpin>(work: &mut F) -> Poll<F::Output> {
 
 /// The remaining time at the store.
 #[track_caller]
-pub(crate) fn left(remaining: Result<Option<Ttl>>) -> Duration {
-    match remaining {
+pub(crate) fn left(lock: Result<LockInfo>) -> Duration {
+    match lock.map(|lock| lock.ttl) {
         Ok(Some(Ttl::For(left))) => left,
         other => panic!("expected a time to live, got {other:?}"),
     }
