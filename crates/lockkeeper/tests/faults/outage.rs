@@ -180,6 +180,39 @@ async fn an_attempt_behind_another_has_its_own_response_timeout() {
     .await;
 }
 
+/// The release hangs, and the local queue behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_behind_their_own_client_fail_in_time_during_an_outage() {
+    both(async |kind| {
+        let patience = options().unreachable_after(UNREACHABLE_AFTER);
+        let rig = Rig::new(kind, patience).await;
+        let handle = rig.handle("a");
+        let guard = handle.lease(LONG).lock().await.expect("free");
+        let mut waiters = Vec::new();
+        for _ in 0..8 {
+            let mut waiter = Box::pin(handle.lock());
+            start(&mut waiter).await;
+            waiters.push(tokio::spawn(waiter));
+        }
+        rig.proxy.black_hole(true);
+        let release = tokio::spawn(guard.release());
+        // The first request fails after a response timeout; silence counts from when it was sent.
+        let limit = UNREACHABLE_AFTER + 2 * RESPONSE + SOON;
+        let failing = async {
+            for waiter in waiters {
+                assert_unreachable(&joined(waiter).await);
+            }
+        };
+        within(limit, "the waiters", failing).await;
+        let answer = within(limit, "the release", joined(release)).await;
+        assert!(matches!(answer, Err(lockkeeper::Error::Unconfirmed { .. })), "{answer:?}");
+        rig.proxy.black_hole(false);
+        rig.proxy.cut();
+        eventually(PATIENCE, "given back", || rig.stored("a").is_empty()).await;
+    })
+    .await;
+}
+
 /// Each connection is made, introduces itself, and is then cut: that is an outage as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_drops_every_connection_sees_few_reconnects() {
