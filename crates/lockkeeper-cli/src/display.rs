@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
+use crate::row::Row;
 use lockkeeper::{ClientInfo, ForcedUnlock, Holder, LockInfo, LockName, MemberInfo, Ttl};
 
 /// Shown for a value that is unknown or does not apply.
@@ -99,8 +100,7 @@ pub(crate) fn consequence(holders: &[Holder]) -> String {
 
 /// The holders that lost the lock by a force-release, with their ids.
 pub(crate) fn former_holders(forced: &ForcedUnlock) -> Vec<String> {
-    let clients = forced.clients.iter().map(Option::as_ref).chain(std::iter::repeat(None));
-    let former = forced.holders.iter().zip(clients);
+    let former = forced.holders.iter().zip(&forced.clients);
     former
         .map(|(id, client)| match client {
             Some(client) => format!("{} (id {})", process(client), text(id)),
@@ -109,18 +109,9 @@ pub(crate) fn former_holders(forced: &ForcedUnlock) -> Vec<String> {
         .collect()
 }
 
-/// All holders in one cell: the first one and the number of others. A process with several permits or
-/// readers counts once.
+/// All holders of a lock in one cell.
 pub(crate) fn holders(lock: &LockInfo) -> String {
-    let Some(first) = lock.holders.first().map(holder) else { return UNKNOWN.to_owned() };
-    let others: BTreeSet<_> = lock.holders[1..].iter().map(holder).collect();
-    let others = others.iter().filter(|other| **other != first).count() as u64;
-    // Only some of many permits are listed.
-    let unseen = lock.taken.saturating_sub(lock.holders.len() as u64);
-    match others + unseen {
-        0 => first,
-        more => format!("{first} +{more}"),
-    }
+    Row::of(lock).holders()
 }
 
 /// Whether a member of a quorum has answered, and has other holders than the majority.
@@ -129,12 +120,6 @@ pub(crate) fn dissents(member: &MemberInfo, lock: &LockInfo) -> bool {
         holders.iter().map(|holder| holder.id.clone()).collect::<BTreeSet<_>>()
     };
     member.error.is_none() && ids(&member.holders) != ids(&lock.holders)
-}
-
-/// The sum of all hold counts; for a permit semaphore, the number of held permits.
-pub(crate) fn holds(lock: &LockInfo) -> u64 {
-    let sum: u64 = lock.holders.iter().map(|holder| holder.hold_count).sum();
-    sum.max(lock.taken)
 }
 
 /// The remaining TTL.

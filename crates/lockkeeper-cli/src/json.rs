@@ -10,6 +10,7 @@ use lockkeeper::{ClientInfo, Finding, Holder, Kind, LockInfo, LockName, MemberIn
 use serde::Serialize;
 use serde_json::ser::Formatter;
 
+use crate::row::Row;
 use crate::{display, timestamp};
 
 /// Writes a document on one line, safe for a terminal.
@@ -128,7 +129,7 @@ impl Lock {
             kind: lock.kind.as_str(),
             free: lock.is_free(),
             holders: lock.holders.iter().map(Hold::of).collect(),
-            holds: display::holds(lock),
+            holds: Row::of(lock).holds(),
             ttl_ms: ttl_ms(lock.ttl),
             waiters: lock.waiting,
             since: since.map(timestamp::exact),
@@ -168,9 +169,8 @@ pub(crate) struct Hold {
     id: String,
     holds: u64,
     shared: bool,
-    host: Option<String>,
-    pid: Option<u32>,
-    program: Option<String>,
+    #[serde(flatten)]
+    process: Process,
     since: Option<String>,
     /// The remaining TTL of a permit; `None` if it never expires.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -183,19 +183,33 @@ pub(crate) struct Hold {
 
 impl Hold {
     pub(crate) fn of(holder: &Holder) -> Self {
-        let client = holder.client.as_ref();
         Self {
             id: holder.id.clone(),
             holds: holder.hold_count,
             shared: holder.shared,
-            host: client.map(|client| client.host.clone()),
-            pid: client.map(|client| client.pid),
-            program: client.map(|client| client.program.clone()),
+            process: Process::of(holder.client.as_ref()),
             since: holder.since.map(timestamp::exact),
             ttl_ms: ttl_ms(holder.ttl),
             seen_ms: holder.seen.map(|seen| millis(seen.ago)),
             left: holder.left.map(timestamp::exact),
         }
+    }
+}
+
+/// The process of a holder, if its client announces it.
+#[derive(Debug, Serialize)]
+struct Process {
+    host: Option<String>,
+    pid: Option<u32>,
+    program: Option<String>,
+}
+
+impl Process {
+    fn of(client: Option<&ClientInfo>) -> Self {
+        let client = client.cloned();
+        let pid = client.as_ref().map(|client| client.pid);
+        let (host, program) = client.map(|client| (client.host, client.program)).unzip();
+        Self { host, pid, program }
     }
 }
 
@@ -237,22 +251,18 @@ struct ForcedUnlock {
 #[derive(Debug, Serialize)]
 struct Victim {
     id: String,
-    host: Option<String>,
-    pid: Option<u32>,
-    program: Option<String>,
+    #[serde(flatten)]
+    process: Process,
 }
 
 impl ForcedUnlock {
     fn of(forced: &lockkeeper::ForcedUnlock) -> Self {
         let lockkeeper::ForcedUnlock { at, by, reason, holders, clients, .. } = forced.clone();
-        let clients = clients.into_iter().chain(std::iter::repeat(None));
-        let victim = |(id, client): (&String, Option<ClientInfo>)| Victim {
+        let victim = |(id, client): (&String, &Option<ClientInfo>)| Victim {
             id: id.clone(),
-            host: client.as_ref().map(|client| client.host.clone()),
-            pid: client.as_ref().map(|client| client.pid),
-            program: client.map(|client| client.program),
+            process: Process::of(client.as_ref()),
         };
-        let victims = holders.iter().zip(clients).map(victim).collect();
+        let victims = holders.iter().zip(&clients).map(victim).collect();
         Self { at: timestamp::exact(at), by, reason, from: holders, victims }
     }
 }

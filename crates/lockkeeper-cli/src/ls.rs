@@ -3,19 +3,21 @@
 //! A list may not fit into memory, so it is printed page by page. A list of up to [`FIRST`] locks is
 //! sorted by name; a longer one is printed in the order of the store, unless `--sort` is given.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use lockkeeper::{Listing, LockInfo, LockName, Ttl};
+use lockkeeper::{Listing, LockInfo, LockName};
 
 use crate::args::{Global, KindArg, LsArgs, Sort};
 use crate::exit::{self, Code, Failure};
 use crate::open::open;
 use crate::output::{Output, Stop};
+use crate::row::{COLUMNS, Row, starts_descending};
 use crate::table::Table;
-use crate::{display, json, row};
+use crate::{display, json};
 
 /// The number of locks that are read before the first is printed.
 const FIRST: usize = 1000;
@@ -107,28 +109,16 @@ async fn list(
     Ok(())
 }
 
-/// Sorts by a column, and by name within equal values. The order within a column is the useful one:
-/// most holds, most waiters, oldest, soonest to expire.
+/// Sorts by a column. The locks are sorted by name, which stays the order within equal values.
 fn sort(locks: &mut [LockInfo], column: Sort, reverse: bool) {
-    let ttl = |lock: &LockInfo| match lock.ttl {
-        Some(Ttl::For(left)) => (0, left),
-        Some(Ttl::Forever) => (1, Duration::ZERO),
-        None => (2, Duration::ZERO),
-    };
-    // An unknown age comes last.
-    let since = |lock: &LockInfo| (lock.since().is_none(), lock.since());
-    locks.sort_by(|a, b| {
-        let order = match column {
-            Sort::Name => a.name.cmp(&b.name),
-            Sort::Kind => a.kind.as_str().cmp(b.kind.as_str()),
-            Sort::Holder => display::holders(a).cmp(&display::holders(b)),
-            Sort::Holds => display::holds(b).cmp(&display::holds(a)),
-            Sort::Ttl => ttl(a).cmp(&ttl(b)),
-            Sort::Waiters => b.waiting.cmp(&a.waiting),
-            Sort::Age => since(a).cmp(&since(b)),
-        };
-        if reverse { order.reverse() } else { order }
-    });
+    let now = SystemTime::now();
+    let age = |since| now.duration_since(since).unwrap_or_default();
+    let key = |lock: &LockInfo| Row::of(lock).key(column, lock.since().map(age));
+    match starts_descending(column) != reverse {
+        true if column == Sort::Name => locks.reverse(),
+        true => locks.sort_by_cached_key(|lock| Reverse(key(lock))),
+        false => locks.sort_by_cached_key(key),
+    }
 }
 
 /// Reads the first rows; returns whether there may be more.
@@ -187,9 +177,9 @@ impl Print for Rows<'_> {
             return Ok(());
         }
         self.now = SystemTime::now();
-        let rows = first.iter().flat_map(row::rows_of);
-        let rows: Vec<_> = rows.map(|row| row::cells(&row, self.now)).collect();
-        let table = Table::fit(row::COLUMNS, rows.iter(), self.output.width, more);
+        let rows = first.iter().flat_map(Row::all_of);
+        let rows: Vec<_> = rows.map(|row| row.cells(self.now)).collect();
+        let table = Table::fit(COLUMNS, rows.iter(), self.output.width, more);
         let heading = table.heading(|style, text| self.output.styled(style, text));
         self.output.line(&heading)?;
         self.table = Some(table);
@@ -203,9 +193,9 @@ impl Print for Rows<'_> {
                 self.silent.entry(member.address.clone()).or_insert_with(|| error.clone());
             }
         }
-        for row in row::rows_of(lock) {
-            let cells = row::cells(&row, self.now);
-            let line = table.line(&cells, |style, text| self.output.styled(style, text));
+        for row in Row::all_of(lock) {
+            let line =
+                table.line(&row.cells(self.now), |style, text| self.output.styled(style, text));
             self.output.line(&line)?;
         }
         Ok(())

@@ -19,12 +19,12 @@ async fn main() -> Result<()> {
             guard.release().await
         }));
         // Each stands in the queue before the next one comes.
-        while counter.waiting().await? < number {
+        while counter.inspect().await?.queue.len() < number {
             tokio::task::yield_now().await;
         }
     }
     customers[2].abort();
-    while counter.waiting().await? > 4 {
+    while counter.inspect().await?.queue.len() > 4 {
         tokio::task::yield_now().await;
     }
     println!("customer 3 has left; the counter opens");

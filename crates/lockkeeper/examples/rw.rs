@@ -11,12 +11,12 @@ async fn main() -> Result<()> {
     let prices = client.rw_lock("example:prices");
 
     let (one, other) = (prices.read().await?, prices.read().await?);
-    println!("two read at once: {}", prices.holders().await?.len() == 2);
+    println!("two read at once: {}", prices.inspect().await?.holders.len() == 2);
     println!("nobody may write meanwhile: {}", prices.try_write().await?.is_none());
 
     other.release().await?;
     let writing = one.try_upgrade().await.expect("it is the only reader");
-    println!("the only reader may write: {}", prices.is_write_locked().await?);
+    println!("the only reader may write: {}", prices.writer().is_locked().await?);
     writing.release().await?;
 
     let writing = prices.write().await?;

@@ -1,8 +1,6 @@
 //! Locks of any kind, for code that does not depend on the kind: [`MultiLock`](crate::MultiLock), the
 //! command line, tests.
 
-use crate::backend::Holder;
-use crate::error::Result;
 use crate::handle::Handle;
 use crate::lock::{lock_methods, owner_methods};
 use crate::{FairLock, FencedLock, Lock, Mutex, PermitSemaphore};
@@ -11,7 +9,8 @@ use crate::{FairLock, FencedLock, Lock, Mutex, PermitSemaphore};
 /// [`RwLock`](crate::RwLock) by [`reader`](crate::RwLock::reader) and [`writer`](crate::RwLock::writer).
 ///
 /// A permit semaphore is acquired by one permit; its holders are not listed here, and it cannot be
-/// force-released. An owner counts only for kinds that are reentrant.
+/// force-released. An owner counts only for kinds that are reentrant. A side of a read/write lock
+/// [is locked](AnyLock::is_locked) if that side is held.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -33,16 +32,6 @@ pub struct AnyLock {
 
 lock_methods!(AnyLock, AnyGuard);
 owner_methods!(AnyLock);
-
-impl AnyLock {
-    /// All holders, as the store says: several if they share the lock.
-    ///
-    /// # Errors
-    /// As [`is_locked`](AnyLock::is_locked).
-    pub async fn holders(&self) -> Result<Vec<Holder>> {
-        self.handle.holders().await
-    }
-}
 
 /// A permit semaphore is acquired by one permit.
 macro_rules! any_lock {

@@ -21,7 +21,7 @@
 //! **The owner** of [`Lock`](crate::Lock), [`FairLock`](crate::FairLock), [`FencedLock`](crate::FencedLock)
 //! and [`RwLock`](crate::RwLock) is the thread that calls `lock`, `try_lock` or `run`,
 //! unless the handle has another one ([`as_owner`](crate::Lock::as_owner)). [`this_thread`] names it for
-//! `hold_count` and `is_held_by`. A guard may be released by another thread. A [`MultiLock`](crate::MultiLock) and
+//! `hold_count`. A guard may be released by another thread. A [`MultiLock`](crate::MultiLock) and
 //! what is not reentrant is held by its guard: a thread that asks for it again waits.
 //!
 //! **Dropping the last handle or guard waits** until everything is released, for at most one
@@ -105,7 +105,7 @@ pub fn memory() -> Client {
     start(async { Ok(Client::memory()) }).expect("an embedded store needs nothing but a thread")
 }
 
-/// The calling thread as an owner of locks of this client: `lock.is_held_by(&this_thread(&client)).wait()?`.
+/// The calling thread as an owner of locks of this client: `lock.hold_count(&this_thread(&client)).wait()?`.
 pub fn this_thread(client: &Client) -> Owner {
     client.core().this_thread()
 }

@@ -87,20 +87,21 @@ impl Client {
                 return Err(Error::invalid(None, detail));
             }
         }
+        // Boxed to keep the caller's future small.
         let backend: Arc<dyn Backend> = match scheme {
             "memory" => match rest.trim_start_matches("//") {
                 "" => Memory::new(),
                 name => Memory::named(name),
             },
             #[cfg(all(feature = "file", unix))]
-            "file" => Arc::new(crate::file::File::open(rest, &options).await?),
+            "file" => Arc::new(Box::pin(crate::file::File::open(rest, &options)).await?),
             #[cfg(feature = "redis")]
             "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
             | "redis+replicated" | "rediss+replicated" | "redis+cluster" | "rediss+cluster" => {
-                Arc::new(Redis::connect(url, &options).await?)
+                Arc::new(Box::pin(Redis::connect(url, &options)).await?)
             }
             #[cfg(feature = "redis")]
-            "quorum" => Arc::new(Quorum::connect(&members(rest), &options).await?),
+            "quorum" => Arc::new(Box::pin(Quorum::connect(&members(rest), &options)).await?),
             _ => return Err(unknown(scheme)),
         };
         Ok(Self::on(backend, options))

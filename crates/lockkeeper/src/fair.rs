@@ -1,6 +1,5 @@
 //! The fair lock.
 
-use crate::Result;
 use crate::handle::Handle;
 use crate::lock::{lock_methods, option_methods, owner_methods};
 
@@ -24,7 +23,7 @@ use crate::lock::{lock_methods, option_methods, owner_methods};
 /// let lock = client.fair_lock("printer");
 /// let first = lock.lock().await?;
 /// let second = tokio::spawn(lock.lock());
-/// while lock.waiting().await? == 0 {
+/// while lock.inspect().await?.queue.is_empty() {
 ///     tokio::task::yield_now().await;
 /// }
 /// first.release().await?;
@@ -40,13 +39,3 @@ pub struct FairLock {
 lock_methods!(FairLock, LockGuard);
 owner_methods!(FairLock);
 option_methods!(FairLock);
-
-impl FairLock {
-    /// The number of waiters in the queue, as the store says.
-    ///
-    /// # Errors
-    /// As [`is_locked`](FairLock::is_locked).
-    pub async fn waiting(&self) -> Result<usize> {
-        Ok(self.handle.inspect().await?.queue.len())
-    }
-}

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Change, Changed, CountChange, Holder, Kind, LockInfo, Resource, Ttl};
+use crate::backend::{Change, Changed, CountChange, Kind, LockInfo, Resource};
 use crate::carrier::Carrier;
 use crate::engine::acquire::Acquired;
 use crate::engine::request::Request;
@@ -194,12 +194,14 @@ impl Handle {
         Ok(())
     }
 
-    pub(crate) async fn holders(&self) -> Result<Vec<Holder>> {
-        Ok(self.inspect().await?.holders)
-    }
-
-    pub(crate) async fn remaining(&self) -> Result<Option<Ttl>> {
-        Ok(self.inspect().await?.ttl)
+    /// Whether it is held: of a read/write lock, this side.
+    pub(crate) async fn is_locked(&self) -> Result<bool> {
+        let lock = self.inspect().await?;
+        Ok(match self.resource.kind {
+            Kind::Read => lock.holders.iter().any(|holder| holder.shared),
+            Kind::Write => lock.holders.iter().any(|holder| !holder.shared),
+            _ => lock.is_held(),
+        })
     }
 
     pub(crate) async fn hold_count(&self, owner: &Owner) -> Result<u64> {

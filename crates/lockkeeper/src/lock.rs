@@ -114,23 +114,15 @@ macro_rules! lock_methods {
             /// # Errors
             /// [`WrongKind`](crate::Error::WrongKind) if the name is in use for something else.
             pub async fn is_locked(&self) -> $crate::Result<bool> {
-                Ok(self.handle.inspect().await?.is_held())
+                self.handle.is_locked().await
             }
 
-            /// The remaining TTL of the key.
+            /// All that the store says of the lock: its holders, waiters and TTL.
             ///
             /// # Errors
             /// As [`is_locked`](Self::is_locked).
-            pub async fn remaining(&self) -> $crate::Result<Option<$crate::Ttl>> {
-                self.handle.remaining().await
-            }
-
-            /// The holder, as the store says.
-            ///
-            /// # Errors
-            /// As [`is_locked`](Self::is_locked).
-            pub async fn holder(&self) -> $crate::Result<Option<$crate::Holder>> {
-                Ok(self.handle.holders().await?.into_iter().next())
+            pub async fn inspect(&self) -> $crate::Result<$crate::LockInfo> {
+                self.handle.inspect().await
             }
 
             /// Force-releases the lock; true if it was held. A holder that is a lockkeeper client receives
@@ -165,14 +157,6 @@ macro_rules! owner_methods {
             /// another client.
             pub async fn hold_count(&self, owner: &$crate::Owner) -> $crate::Result<u64> {
                 self.handle.hold_count(owner).await
-            }
-
-            /// Whether `owner` holds it, as the store says.
-            ///
-            /// # Errors
-            /// As [`hold_count`](Self::hold_count).
-            pub async fn is_held_by(&self, owner: &$crate::Owner) -> $crate::Result<bool> {
-                Ok(self.hold_count(owner).await? > 0)
             }
         }
     };

@@ -154,7 +154,7 @@ impl MultiLock {
     /// As [`Lock::is_locked`](crate::Lock::is_locked), of any member.
     pub async fn is_locked(&self) -> Result<bool> {
         for member in self.members.iter() {
-            if member.inspect().await?.is_held() {
+            if member.is_locked().await? {
                 return Ok(true);
             }
         }

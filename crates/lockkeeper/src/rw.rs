@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::any::AnyLock;
-use crate::backend::{Holder, Kind, Ttl};
+use crate::backend::{Kind, LockInfo};
 use crate::guard::{ReadGuard, WriteGuard};
 use crate::handle::Handle;
 use crate::options::LeaseTime;
@@ -159,64 +159,14 @@ impl RwLock {
         AnyLock::new(self.side(Kind::Write))
     }
 
-    /// The read hold count of `owner`, as the store says.
-    ///
-    /// # Errors
-    /// As [`holders`](Self::holders); [`Invalid`](crate::Error::Invalid) for an owner of another
-    /// client.
-    pub async fn read_count(&self, owner: &Owner) -> Result<u64> {
-        self.side(Kind::Read).hold_count(owner).await
-    }
-
-    /// The write hold count of `owner`, as the store says.
-    ///
-    /// # Errors
-    /// As [`read_count`](Self::read_count).
-    pub async fn write_count(&self, owner: &Owner) -> Result<u64> {
-        self.side(Kind::Write).hold_count(owner).await
-    }
-
-    /// Whether `owner` holds it, for reading or writing, as the store says.
-    ///
-    /// # Errors
-    /// As [`read_count`](Self::read_count).
-    pub async fn is_held_by(&self, owner: &Owner) -> Result<bool> {
-        // Once more, because an upgrade may have come between the first two.
-        Ok(self.write_count(owner).await? > 0
-            || self.read_count(owner).await? > 0
-            || self.write_count(owner).await? > 0)
-    }
-
-    /// Whether it is held for reading.
-    ///
-    /// # Errors
-    /// As [`holders`](Self::holders).
-    pub async fn is_read_locked(&self) -> Result<bool> {
-        Ok(self.handle.inspect().await?.holders.iter().any(|holder| holder.shared))
-    }
-
-    /// Whether it is held for writing.
-    ///
-    /// # Errors
-    /// As [`holders`](Self::holders).
-    pub async fn is_write_locked(&self) -> Result<bool> {
-        Ok(self.handle.inspect().await?.holders.iter().any(|holder| !holder.shared))
-    }
-
-    /// The holders: one writer, or readers, or a writer that reads.
+    /// All that the store says of the lock: one writer, or readers, or a writer that reads, and the TTL.
+    /// Whether one side is held, and how often by an owner, say [`reader`](Self::reader) and
+    /// [`writer`](Self::writer).
     ///
     /// # Errors
     /// [`WrongKind`](crate::Error::WrongKind) if the name is in use for something else.
-    pub async fn holders(&self) -> Result<Vec<Holder>> {
-        self.handle.holders().await
-    }
-
-    /// The remaining TTL of the key.
-    ///
-    /// # Errors
-    /// As [`holders`](Self::holders).
-    pub async fn remaining(&self) -> Result<Option<Ttl>> {
-        self.handle.remaining().await
+    pub async fn inspect(&self) -> Result<LockInfo> {
+        self.handle.inspect().await
     }
 
     /// Force-releases the lock from readers and writer; true if it was held. See

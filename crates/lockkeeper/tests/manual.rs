@@ -55,7 +55,7 @@ async fn the_permissions_of_the_manual_are_enough_for_every_primitive() {
     let fair = queue.fenced();
     let guard = fair.lock().await.unwrap();
     let next = tokio::spawn(fair.lock());
-    while queue.waiting().await.unwrap() == 0 {
+    while queue.inspect().await.unwrap().queue.is_empty() {
         tokio::task::yield_now().await;
     }
     let gives_up = fair.try_lock_for(std::time::Duration::from_secs(1)).await.unwrap();
@@ -74,7 +74,7 @@ async fn the_permissions_of_the_manual_are_enough_for_every_primitive() {
     reading.extend(std::time::Duration::from_secs(60)).await.unwrap();
     let writing = reading.try_upgrade().await.expect("it is the only reader");
     let _reading = writing.downgrade().await.unwrap();
-    assert_eq!(rw.holders().await.unwrap().len(), 1);
+    assert_eq!(rw.inspect().await.unwrap().holders.len(), 1);
     assert!(rw.force_unlock("").await.unwrap());
 
     let semaphore = client.semaphore("app:semaphore");

@@ -260,7 +260,7 @@ async fn a_client_with_holds_announces_itself_until_it_shuts_down() {
         server.cli(&["ZSCORE", "lockkeeper_clients", &id]).text().parse::<u128>().unwrap() > now
     );
     assert_ttl(&server, "lockkeeper_clients", 30_000);
-    let holder = client.lock("a").holder().await.unwrap().unwrap();
+    let holder = client.lock("a").inspect().await.unwrap().holders.remove(0);
     assert_eq!(holder.client.unwrap().pid, std::process::id());
     client.shutdown().await;
     assert_eq!(server.cli(&["EXISTS", &key, "lockkeeper_clients"]).int(), 0);

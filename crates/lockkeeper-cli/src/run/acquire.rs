@@ -201,7 +201,7 @@ impl Target {
             let held = semaphore.acquired().await?;
             return Ok((held > 0).then(|| format!("{held} of {permits} permits are held")));
         }
-        let holders = self.lock.holders().await?;
+        let holders = self.lock.inspect().await?.holders;
         let names: Vec<_> = holders.iter().map(display::holder).collect();
         Ok((!names.is_empty()).then(|| format!("held by {}", names.join(", "))))
     }

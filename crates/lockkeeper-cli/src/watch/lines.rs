@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::args::Global;
 use crate::exit::{self, Code, Failure};
 use crate::output::{Output, Stop};
+use crate::row::Row;
 use crate::{display, json, open, timestamp};
 
 /// A change as JSON.
@@ -66,7 +67,7 @@ fn print(output: &mut Output, event: &str, lock: &LockInfo, as_json: bool) -> Re
 fn in_words(lock: &LockInfo) -> String {
     let mut words = vec![display::name(&lock.name), lock.kind.as_str().to_owned()];
     words.push(display::holders(lock));
-    match display::holds(lock) {
+    match Row::of(lock).holds() {
         0 | 1 => {}
         holds => words.push(format!("holds={holds}")),
     }

@@ -32,7 +32,7 @@ fn any_bytes_are_a_name(scene: &Scene) {
         scene.process("pid");
         assert_eq!(std::fs::read(scene.path("name")).unwrap(), name, "{shown}");
         // The store has exactly this name, and another run uses it.
-        let left = scene.ask(async |client| client.lock(name).remaining().await.unwrap());
+        let left = scene.ask(async |client| client.lock(name).inspect().await.unwrap().ttl);
         assert!(matches!(left, Some(Ttl::For(_))), "{shown}");
         let mut other = scene.lockkeeper();
         other.args(["run", "-n", "--name"]).arg(OsStr::from_bytes(name)).args(["--", "true"]);

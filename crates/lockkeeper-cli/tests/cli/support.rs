@@ -177,7 +177,7 @@ impl Scene {
 
     /// The remaining TTL of the lock.
     pub(crate) fn remaining(&self, name: &str) -> Option<Ttl> {
-        self.ask(async |client| client.lock(name).remaining().await.expect("the store answers"))
+        self.ask(async |client| client.lock(name).inspect().await.expect("the store answers").ttl)
     }
 
     /// When the lease expires unless it is renewed, in milliseconds of the wall clock.

@@ -44,7 +44,8 @@ fn a_wait_has_a_limit(scene: &Scene) {
 fn a_signal_ends_the_wait_and_its_queue_position(scene: &Scene) {
     let holder = scene.start(&["--fair", "job", "-c", &sleeper()]);
     scene.process("pid");
-    let queued = || scene.ask(async |client| client.fair_lock("job").waiting().await.unwrap());
+    let queued =
+        || scene.ask(async |client| client.fair_lock("job").inspect().await.unwrap().queue.len());
     for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
         let waiter = scene.start(&["--fair", "job", "--", "touch", "ran"]);
         eventually("its queue position", || queued() == 1);

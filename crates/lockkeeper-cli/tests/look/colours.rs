@@ -19,7 +19,7 @@ fn some() -> Stand {
 fn a_table_fits_the_terminal_and_marks_cut_cells() {
     let stand = some();
     for columns in [80, 60, 40, 20] {
-        let terminal = Terminal::run(&stand, columns, &["ls"]);
+        let terminal = Terminal::running(&stand, columns, "lk ls");
         let (screen, code) = terminal.ended();
         assert_eq!(code, 0);
         let lines: Vec<_> = screen.lines().collect();
@@ -29,7 +29,7 @@ fn a_table_fits_the_terminal_and_marks_cut_cells() {
         assert!(lines[1].starts_with("a-rather-l") && lines[1].contains('…'), "{screen}");
         assert!(lines[2].starts_with("short"), "{screen}");
     }
-    let terminal = Terminal::run(&stand, 200, &["ls"]);
+    let terminal = Terminal::running(&stand, 200, "lk ls");
     let (screen, _) = terminal.ended();
     assert!(!screen.contains('…'), "nothing is cut on a wide screen:\n{screen}");
 }
@@ -37,19 +37,18 @@ fn a_table_fits_the_terminal_and_marks_cut_cells() {
 #[test]
 fn a_terminal_gets_colours() {
     let stand = some();
-    let coloured = |args: &[&str], env: &[&str]| {
-        Terminal::run_with(&stand, 80, args, env).ended_in_colour().contains(ESCAPE)
+    let coloured = |line: &str| {
+        let terminal = Terminal::running(&stand, 80, line);
+        terminal.ended();
+        terminal.colours().contains(ESCAPE)
     };
-    assert!(coloured(&["ls"], &[]));
-    assert!(coloured(&["inspect", "short"], &[]));
-    assert!(coloured(&["doctor"], &[]));
-    assert!(!coloured(&["ls"], &["NO_COLOR=1"]));
-    assert!(!coloured(&["ls"], &["TERM=dumb"]));
-    assert!(!coloured(&["ls", "--color", "never"], &[]));
-    assert!(
-        coloured(&["ls", "--color", "always"], &["NO_COLOR=1"]),
-        "the option overrides the variable"
-    );
+    assert!(coloured("lk ls"));
+    assert!(coloured("lk inspect short"));
+    assert!(coloured("lk doctor"));
+    assert!(!coloured("NO_COLOR=1 lk ls"));
+    assert!(!coloured("TERM=dumb lk ls"));
+    assert!(!coloured("lk ls --color never"));
+    assert!(coloured("NO_COLOR=1 lk ls --color always"), "the option overrides the variable");
 }
 
 #[test]
@@ -80,18 +79,18 @@ fn a_document_is_never_coloured() {
 #[test]
 fn an_empty_list_is_explained_on_a_terminal() {
     let stand = Stand::redis();
-    let terminal = Terminal::run(&stand, 80, &["ls", "x*"]);
+    let terminal = Terminal::running(&stand, 80, "lk ls 'x*'");
     let (screen, code) = terminal.ended();
     assert_eq!((screen.trim(), code), ("lockkeeper: no lock matches x*", 0));
     let _guard = stand.client().lock("a").lock().wait().unwrap();
-    let (screen, _) = Terminal::run(&stand, 80, &["ls", "--kind", "fair"]).ended();
+    let (screen, _) = Terminal::running(&stand, 80, "lk ls --kind fair").ended();
     assert_eq!(screen.trim(), "lockkeeper: no lock of the given kind matches *");
 }
 
 #[test]
 fn doctor_uses_symbols_on_a_terminal() {
     let stand = Stand::redis();
-    let terminal = Terminal::run(&stand, 60, &["doctor"]);
+    let terminal = Terminal::running(&stand, 60, "lk doctor");
     let (screen, code) = terminal.ended();
     assert_eq!(code, 1, "{screen}");
     assert!(screen.starts_with("✗ persistence"), "the worst first:\n{screen}");

@@ -146,7 +146,7 @@ fn watch_escapes_text() {
         watch.kill().unwrap();
         watch.wait().unwrap();
     }
-    let terminal = Terminal::run(&stand, 150, &["watch"]);
+    let terminal = Terminal::running(&stand, 150, "lk watch");
     let screen = terminal.shows("e\\u{1b}[31m");
     assert!(screen.contains("\\u{202e}"), "{screen}");
 }
@@ -154,7 +154,7 @@ fn watch_escapes_text() {
 #[test]
 fn the_confirmation_escapes_text() {
     let stand = hostile();
-    let terminal = Terminal::run(&stand, 250, &["unlock", "known"]);
+    let terminal = Terminal::running(&stand, 250, "lk unlock known");
     let screen = terminal.shows("[y/N]");
     assert!(screen.contains("  e\\u{1b}[31m\\u{7}\\u{9b}2J\\r\\nlockkeeper: "), "{screen}");
 }

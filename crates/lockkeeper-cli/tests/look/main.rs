@@ -1,5 +1,5 @@
-//! `ls`, `inspect`, `unlock` and `doctor`: tests of the built binary on real stores, and on a real terminal
-//! where the output differs.
+//! `ls`, `inspect`, `unlock`, `doctor` and `watch`: tests of the built binary on real stores, and on a real
+//! terminal where the output differs, including the state of the terminal at the end.
 
 mod colours;
 mod docs;
@@ -14,3 +14,10 @@ mod support;
 mod terminal;
 mod unlock;
 mod unlock_asks;
+mod watch_lines;
+#[cfg(feature = "tui")]
+mod watch_restores;
+#[cfg(feature = "tui")]
+mod watch_unreachable;
+#[cfg(feature = "tui")]
+mod watch_view;

@@ -1,19 +1,20 @@
 //! A store, and the binary on it.
 
 use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use lockkeeper::Client;
-use lockkeeper::blocking;
+use lockkeeper::blocking::{self, Wait};
 use serde_json::Value;
 use tempfile::TempDir;
-use testkit::RedisServer;
+use testkit::{ChildProcess, RedisServer};
 
 use crate::schema;
 
 /// The time limit of every wait.
-pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The built binary.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
@@ -61,9 +62,14 @@ impl Stand {
         blocking::connect(&self.url).expect("the store is there")
     }
 
+    /// A path in the home directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
     /// Writes a file in the home directory.
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
-        let path = self.home.path().join(name);
+        let path = self.path(name);
         std::fs::write(&path, text).expect("the home directory can be written to");
         path.display().to_string()
     }
@@ -96,6 +102,23 @@ impl Stand {
 
     pub(crate) fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Completed {
         Completed::of(&mut self.command(args))
+    }
+
+    /// Starts the binary. Its output is read line by line; its errors go to a file.
+    pub(crate) fn launch(&self, args: &[&str]) -> (ChildProcess, PathBuf) {
+        let errors = self.path("errors");
+        let mut command = self.command(args);
+        command.stderr(std::fs::File::create(&errors).expect("a file can be made"));
+        (ChildProcess::from_command(command), errors)
+    }
+
+    /// Waits until the holder of a lock has announced itself, which takes about a second.
+    #[track_caller]
+    pub(crate) fn knows_holder(&self, name: &[u8]) {
+        let client = self.client();
+        eventually("the holder is announced", || {
+            client.inspector().inspect(name).wait().expect("the store answers").since()
+        });
     }
 
     /// The locks of `ls`, checked against its schema.

@@ -406,8 +406,8 @@ impl Fixture {
         for name in ["a", "b", "it"] {
             if primitive.together() {
                 let _ = self.rival.lock(name).is_locked().await;
-                let _ = self.rival.rw_lock(name).holders().await;
-                let _ = self.rival_abroad.rw_lock("there").holders().await;
+                let _ = self.rival.rw_lock(name).inspect().await;
+                let _ = self.rival_abroad.rw_lock("there").inspect().await;
             }
         }
     }

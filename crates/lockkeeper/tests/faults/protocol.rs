@@ -179,7 +179,8 @@ async fn live(server: &RedisServer, client: &Client, other: &Client) {
         assert_free(server, kind, "a");
     }
     let held = client.lock("listed").lock().await.expect("it is free");
-    let holders = lock_of(client, Kind::Lock, "listed").holders().await.expect("it answers");
+    let holders =
+        lock_of(client, Kind::Lock, "listed").inspect().await.expect("it answers").holders;
     assert_eq!(holders.len(), 1);
     held.release().await.expect("it is held");
 }

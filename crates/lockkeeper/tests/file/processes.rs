@@ -86,7 +86,7 @@ async fn a_process_that_stops_in_a_transaction_is_an_outage_and_no_more() {
     let fault = backend.acquire(request).await.expect_err("nobody can write");
     assert!(matches!(fault, Fault::Unreachable { maybe_ran: false, .. }), "{fault:?}");
     // A reader is not blocked, and sees what was committed.
-    assert!(patient.lock("it").is_held_by(&patient.new_owner()).await.is_ok());
+    assert!(patient.lock("it").hold_count(&patient.new_owner()).await.is_ok());
     assert!(patient.lock("kept").is_locked().await.unwrap());
 
     let waiting = tokio::spawn(async move { lock.lock().await });

@@ -49,7 +49,7 @@ async fn leases_from_before_a_reboot_have_expired() {
     std::mem::forget((dead, other, lock, mutex, fair, write));
 
     let client = connect(&file).await;
-    assert_eq!(client.lock("lock").remaining().await.unwrap(), None);
+    assert_eq!(client.lock("lock").inspect().await.unwrap().ttl, None);
     assert!(client.lock("lock").try_lock().await.unwrap().is_some());
     assert!(client.mutex("mutex").try_lock().await.unwrap().is_some());
     // A request of a waiter that was under way may acquire it now, and is undone.
@@ -129,7 +129,7 @@ async fn a_change_of_the_wall_clock_does_not_affect_a_lease() {
     let guard = lock.lease(PATIENCE).lock().await.unwrap();
     for wall_end in [0_i64, i64::MAX] {
         file.look().execute("UPDATE names SET wall_end = ?1", [wall_end]).unwrap();
-        let Some(Ttl::For(left)) = lock.remaining().await.unwrap() else { panic!("it is held") };
+        let Some(Ttl::For(left)) = lock.inspect().await.unwrap().ttl else { panic!("it is held") };
         assert!(left > PATIENCE / 2 && left <= PATIENCE, "{left:?}");
         assert!(connect(&file).await.lock("lock").try_lock().await.unwrap().is_none());
     }

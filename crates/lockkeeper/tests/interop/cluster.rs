@@ -460,12 +460,12 @@ async fn a_release_wakes_waiters_of_all_versions(fleet: Fleet) {
         for waits in there {
             within(SOON, "Java reads", waits).await.ok();
         }
-        assert_eq!(client.rw_lock(&name).holders().await.unwrap().len(), 1 + java.len());
+        assert_eq!(client.rw_lock(&name).inspect().await.unwrap().holders.len(), 1 + java.len());
         reader.release().await.unwrap();
         for reader in java {
             reader.unlock().await.ok();
         }
-        assert!(client.rw_lock(&name).holders().await.unwrap().is_empty());
+        assert!(client.rw_lock(&name).inspect().await.unwrap().holders.is_empty());
     }
 }
 
@@ -477,7 +477,7 @@ async fn holds_and_owners_are_visible_from_the_other_side(fleet: Fleet) {
             let (worker, name) = (peer(*version).on(&of), name_on(index % 3, &of));
             let (ours, theirs) = (ours(&client, &name), theirs(&worker, &name));
             let held = async || {
-                let holder = ours.holder().await.unwrap()?;
+                let holder = ours.inspect().await.unwrap().holders.pop()?;
                 Some((holder.id, holder.hold_count))
             };
             theirs.lock().await.ok();

@@ -203,9 +203,9 @@ async fn each_side_excludes_the_other_and_sees_its_holds(redisson: Redisson) {
     assert!(one.try_lock_within(SHORT, Some(LONG)).ok(), "re-entry");
     assert!(lock.try_lock().await.unwrap().is_none());
     assert!(lock.try_lock_for(IN_VAIN).await.unwrap().is_none());
-    let holder = lock.holder().await.unwrap().unwrap();
+    let holder = lock.inspect().await.unwrap().holders.remove(0);
     assert_eq!((holder.id, holder.hold_count), (stage.one.owner(), 2));
-    let Some(Ttl::For(left)) = lock.remaining().await.unwrap() else { panic!("it has an end") };
+    let Some(Ttl::For(left)) = lock.inspect().await.unwrap().ttl else { panic!("it has an end") };
     assert!(left > LONG / 2 && left <= LONG, "{left:?}");
     assert!(two.unlock().err().is_not_owner());
     one.unlock().ok();
@@ -234,7 +234,7 @@ async fn waiters_are_served_in_the_order_of_arrival(redisson: Redisson) {
     ];
     let mut waiting: Vec<_> = waiters.iter().map(|waiter| waiter.id().clone()).collect();
     assert_eq!(queue(server(), name), waiting);
-    assert_eq!(ours.waiting().await.unwrap(), 6);
+    assert_eq!(ours.inspect().await.unwrap().queue.len(), 6);
     queue_positions_are_in_order(server(), name, ends, &waiting);
 
     let mut holds = Holder::Ours(guard);

@@ -159,7 +159,7 @@ async fn a_java_lock_is_renewed_while_rust_waits_and_expires_after_its_process(r
     one.lock("x").lock().await.ok();
     let owner = one.owner();
     assert!(lock.try_lock_for(BEYOND).await.unwrap().is_none(), "it was not renewed");
-    assert_eq!(lock.holder().await.unwrap().unwrap().id, owner);
+    assert_eq!(lock.inspect().await.unwrap().holders.remove(0).id, owner);
 
     let waiter = tokio::spawn({
         let lock = lock.clone();
@@ -170,7 +170,7 @@ async fn a_java_lock_is_renewed_while_rust_waits_and_expires_after_its_process(r
     let end = ends(&server, "x");
     let (guard, granted) = joined(waiter).await;
     assert_had_after(end, granted);
-    assert_eq!(lock.holder().await.unwrap().unwrap().id, guard.owner_id().to_string());
+    assert_eq!(lock.inspect().await.unwrap().holders.remove(0).id, guard.owner_id().to_string());
 }
 
 /// Set in a process that is to hold a lock until it is killed: the URL of the server.
@@ -236,22 +236,22 @@ async fn a_release_without_a_hold_is_rejected(redisson: Redisson) {
 async fn holds_and_times_are_seen_from_the_other_side(redisson: Redisson) {
     let Stage { client, name, one, .. } = Stage::new(redisson, "seen").await;
     let (ours, theirs) = (client.lock(&name), one.lock(&name));
-    assert_eq!(ours.remaining().await.unwrap(), None);
+    assert_eq!(ours.inspect().await.unwrap().ttl, None);
     assert_eq!(theirs.remaining().await.ok(), -2);
 
     for count in 1..=3 {
         theirs.lock().await.ok();
-        let holder = ours.holder().await.unwrap().expect("Java holds it");
+        let holder = ours.inspect().await.unwrap().holders.remove(0);
         assert_eq!((holder.id, holder.hold_count), (one.owner(), count));
         assert!(!holder.shared && holder.client.is_none());
     }
-    assert_remaining(ours.remaining().await.unwrap(), ms(20_000), ms(30_000));
+    assert_remaining(ours.inspect().await.unwrap().ttl, ms(20_000), ms(30_000));
     theirs.unlock().await.ok();
     theirs.lock_for(LONG).await.ok();
-    assert_remaining(ours.remaining().await.unwrap(), ms(50_000), LONG);
+    assert_remaining(ours.inspect().await.unwrap().ttl, ms(50_000), LONG);
     for count in (0..3).rev() {
         theirs.unlock().await.ok();
-        let holder = ours.holder().await.unwrap();
+        let holder = ours.inspect().await.unwrap().holders.pop();
         assert_eq!(holder.map_or(0, |holder| holder.hold_count), count);
     }
 
@@ -282,7 +282,7 @@ async fn a_shorter_reentry_shortens_a_java_lease_and_not_ours(redisson: Redisson
     let (ours, theirs) = (client.lock(&name), one.lock(&name));
     theirs.lock_for(LONG).await.ok();
     theirs.lock_for(LONG / 2).await.ok();
-    assert_remaining(ours.remaining().await.unwrap(), LONG / 4, LONG / 2);
+    assert_remaining(ours.inspect().await.unwrap().ttl, LONG / 4, LONG / 2);
     theirs.unlock().await.ok();
     theirs.unlock().await.ok();
 

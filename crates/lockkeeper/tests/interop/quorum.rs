@@ -123,8 +123,8 @@ async fn a_holder_excludes_the_other_side(library: Redlock) {
     let value = quorum().value(&name);
     assert!(ours.try_lock().await.unwrap().is_none());
     assert!(ours.try_lock_for(IN_VAIN).await.unwrap().is_none());
-    assert_is(ours.holder().await.unwrap(), &value);
-    match ours.remaining().await.unwrap() {
+    assert_is(ours.inspect().await.unwrap().holders.pop(), &value);
+    match ours.inspect().await.unwrap().ttl {
         Some(Ttl::For(left)) if left <= LONG && left > LONG / 2 => {}
         other => panic!("{other:?}"),
     }

@@ -130,17 +130,17 @@ async fn holds_are_visible_from_the_other_side(redisson: Redisson) {
     read.lock_for(ms(10_000)).ok();
     read.lock_for(ms(10_000)).ok();
     assert!((30_001..=60_000).contains(&read.remaining().ok()), "the longest counts");
-    let mut holders = lock.holders().await.unwrap();
+    let mut holders = lock.inspect().await.unwrap().holders;
     holders.sort_by_key(|holder| holder.id != stage.one.owner());
     assert_eq!(holders.len(), 2);
     assert!(holders.iter().all(|holder| holder.shared && holder.hold_count == 2));
     assert_eq!(holders[0].id, stage.one.owner());
     assert_eq!(holders[1].id, reader.owner_id().to_string());
-    assert!(lock.is_read_locked().await.unwrap() && !lock.is_write_locked().await.unwrap());
+    assert!(lock.reader().is_locked().await.unwrap() && !lock.writer().is_locked().await.unwrap());
     // What is left to live is what the last of them has.
     again.release().await.unwrap();
     reader.release().await.unwrap();
-    let Some(Ttl::For(left)) = lock.remaining().await.unwrap() else { panic!("it has an end") };
+    let Some(Ttl::For(left)) = lock.inspect().await.unwrap().ttl else { panic!("it has an end") };
     assert!(left > ms(1_000) && left <= ms(10_000), "{left:?}");
     read.unlock().ok();
     read.unlock().ok();
@@ -150,8 +150,8 @@ async fn holds_are_visible_from_the_other_side(redisson: Redisson) {
     assert!((30_001..=60_000).contains(&write.remaining().ok()));
     writer.release().await.unwrap();
     write.lock_for(LONG).ok();
-    assert!(lock.is_write_locked().await.unwrap() && !lock.is_read_locked().await.unwrap());
-    let [holder] = &lock.holders().await.unwrap()[..] else { panic!("one holds it") };
+    assert!(lock.writer().is_locked().await.unwrap() && !lock.reader().is_locked().await.unwrap());
+    let [holder] = &lock.inspect().await.unwrap().holders[..] else { panic!("one holds it") };
     assert_eq!((&holder.id, holder.hold_count, holder.shared), (&stage.one.owner(), 1, false));
     write.unlock().ok();
     assert!(!exists(name));
@@ -207,7 +207,7 @@ async fn who_writes_may_read(redisson: Redisson) {
     write.lock().ok();
     read.lock().ok();
     assert!(lock.try_read().await.unwrap().is_none(), "it still writes");
-    assert_eq!(lock.holders().await.unwrap().len(), 2);
+    assert_eq!(lock.inspect().await.unwrap().holders.len(), 2);
     write.unlock().ok();
     let reader = lock.try_read().await.unwrap().expect("it only reads");
     let refused = reader.try_upgrade().await.unwrap_err();

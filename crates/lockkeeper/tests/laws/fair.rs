@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use lockkeeper::backend::{Acquire, Attempt, Resource};
-use lockkeeper::{Client, FairLock, Kind, OwnerId};
+use lockkeeper::{AnyLock, Client, FairLock, Kind, OwnerId};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
@@ -16,12 +16,12 @@ const SILENCE: Duration = Duration::from_secs(3);
 type Order = Arc<StdMutex<Vec<usize>>>;
 
 /// Until so many wait.
-async fn waiting(lock: &FairLock, count: usize) {
-    eventually("so many wait", async || lock.waiting().await.unwrap() == count).await;
+async fn waiting(lock: &AnyLock, count: usize) {
+    eventually("so many wait", async || lock.inspect().await.unwrap().queue.len() == count).await;
 }
 
 /// Waits in a task of its own; when it is served it says so and goes.
-fn waiter(lock: &FairLock, place: usize, order: &Order) -> JoinHandle<()> {
+fn waiter(lock: &AnyLock, place: usize, order: &Order) -> JoinHandle<()> {
     let (lock, order) = (lock.clone(), Arc::clone(order));
     tokio::spawn(async move {
         let guard = lock.lock().await.unwrap();
@@ -31,7 +31,7 @@ fn waiter(lock: &FairLock, place: usize, order: &Order) -> JoinHandle<()> {
 }
 
 /// Puts a waiter into the queue that sends no heartbeats.
-async fn other_queues(store: &Store, lock: &FairLock) {
+async fn other_queues(store: &Store, lock: &AnyLock) {
     let resource = Resource { kind: Kind::Fair, name: lock.name().clone() };
     let owner = OwnerId::fresh(Client::memory().id());
     let request = Acquire { waits: true, ..Acquire::new(resource, owner, 1000) };
@@ -40,7 +40,7 @@ async fn other_queues(store: &Store, lock: &FairLock) {
 }
 
 pub(crate) async fn waiters_of_many_clients_are_served_in_the_order_of_arrival(store: &Store) {
-    let holder: FairLock = one(store).await;
+    let holder = one::<FairLock>(store).await;
     let mut clients = Vec::new();
     for _ in 0..4 {
         clients.push(one::<FairLock>(store).await);
@@ -56,7 +56,7 @@ pub(crate) async fn waiters_of_many_clients_are_served_in_the_order_of_arrival(s
         task.await.unwrap();
     }
     assert_eq!(*order.lock().unwrap(), (0..24).collect::<Vec<_>>());
-    assert_eq!(holder.waiting().await.unwrap(), 0);
+    assert_eq!(holder.inspect().await.unwrap().queue.len(), 0);
     assert_eq!(store.stored(&store.name("lock")), 0);
 }
 
@@ -76,7 +76,7 @@ pub(crate) async fn a_holder_that_acquires_again_queues_last(store: &Store) {
 
 pub(crate) async fn hundreds_of_waiters_with_random_cancellations_keep_their_order(store: &Store) {
     const WAITERS: usize = 200;
-    let holder: FairLock = one(store).await;
+    let holder = one::<FairLock>(store).await;
     let mut clients = Vec::new();
     for _ in 0..3 {
         clients.push(one::<FairLock>(store).await);
@@ -117,7 +117,7 @@ pub(crate) async fn a_waiter_that_timed_out_is_skipped_at_once(store: &Store) {
     guard.release().await.unwrap();
     store.promptly("the second", second).await.unwrap();
     eventually("nothing is left", async || store.stored(&store.name("lock")) == 0).await;
-    assert_eq!(ours.waiting().await.unwrap(), 0);
+    assert_eq!(ours.inspect().await.unwrap().queue.len(), 0);
 }
 
 pub(crate) async fn a_waiter_that_was_dropped_is_skipped_at_once(store: &Store) {
@@ -160,10 +160,10 @@ pub(crate) async fn random_cancellations_leave_no_queue_position(store: &Store) 
     }
     // A store serves the requests of a client in order: no attempt is under way after this answer.
     for lock in [&ours, &theirs] {
-        lock.waiting().await.unwrap();
+        lock.inspect().await.unwrap().queue.len();
     }
     eventually("no waiter", async || store.stored(&store.name("lock")) == 1).await;
-    assert_eq!(ours.waiting().await.unwrap(), 0);
+    assert_eq!(ours.inspect().await.unwrap().queue.len(), 0);
     guard.release().await.unwrap();
     store.promptly("it is free", theirs.lock()).await.unwrap().release().await.unwrap();
 }
@@ -178,7 +178,7 @@ pub(crate) async fn try_lock_does_not_jump_the_queue(store: &Store) {
     for lock in [&ours, &theirs] {
         assert!(lock.try_lock().await.unwrap().is_none(), "it is another one's turn");
         assert!(lock.try_lock_for(Duration::ZERO).await.unwrap().is_none());
-        assert_eq!(lock.waiting().await.unwrap(), 1, "an attempt takes no place");
+        assert_eq!(lock.inspect().await.unwrap().queue.len(), 1, "an attempt takes no place");
         assert!(!lock.is_locked().await.unwrap());
     }
     store.promptly("the first", first).await.unwrap().release().await.unwrap();
@@ -190,13 +190,13 @@ pub(crate) async fn a_reentry_does_not_queue(store: &Store) {
     let (lock, owner) = (client.fair_lock(store.name("lock")), client.new_owner());
     let mine = lock.as_owner(&owner);
     let guard = mine.lease(store.long()).lock().await.unwrap();
-    let other = waiter(&one(store).await, 1, &Order::default());
-    waiting(&lock, 1).await;
+    let other = waiter(&one::<FairLock>(store).await, 1, &Order::default());
+    waiting(&lock.clone().into(), 1).await;
     let again = store.promptly("by its owner", mine.lock()).await.unwrap();
     let third = store.promptly("by its guard", guard.reenter()).await.unwrap();
     let fourth = mine.try_lock().await.unwrap().expect("it is its own");
     assert_eq!(lock.hold_count(&owner).await.unwrap(), 4);
-    assert_eq!(lock.waiting().await.unwrap(), 1);
+    assert_eq!(lock.inspect().await.unwrap().queue.len(), 1);
     for guard in [guard, again, third, fourth] {
         assert!(!other.is_finished());
         guard.release().await.unwrap();

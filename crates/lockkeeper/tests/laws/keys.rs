@@ -36,8 +36,7 @@ pub(crate) async fn a_key_that_is_not_a_lock_is_rejected_and_not_changed(store: 
             lock.try_lock().await.map(drop),
             lock.lease(store.long()).try_lock_for(store.long()).await.map(drop),
             lock.is_locked().await.map(drop),
-            lock.remaining().await.map(drop),
-            lock.holder().await.map(drop),
+            lock.inspect().await.map(drop),
             lock.force_unlock("").await.map(drop),
         ] {
             assert_is!((&what, answer), (_, Err(Error::WrongKind { .. })));
@@ -65,8 +64,7 @@ pub(crate) async fn a_key_that_is_not_a_mutex_is_rejected_and_not_changed(store:
             mutex.lock().await.map(drop),
             mutex.try_lock().await.map(drop),
             mutex.is_locked().await.map(drop),
-            mutex.remaining().await.map(drop),
-            mutex.holder().await.map(drop),
+            mutex.inspect().await.map(drop),
             mutex.force_unlock("").await.map(drop),
         ] {
             assert_is!((&what, answer), (_, Err(Error::WrongKind { .. })));
@@ -87,7 +85,7 @@ pub(crate) async fn a_lock_without_a_ttl_is_busy_and_has_no_remaining_time(store
     let server = store.server();
     server.cli(&["HSET", &name, OTHER_OWNER, "1"]).ok();
     let lock = client.lock(&name);
-    assert_eq!(lock.remaining().await.unwrap(), Some(Ttl::Forever));
+    assert_eq!(lock.inspect().await.unwrap().ttl, Some(Ttl::Forever));
     assert!(lock.is_locked().await.unwrap());
     assert!(lock.try_lock_for(store.lease()).await.unwrap().is_none());
     assert!(lock.force_unlock("").await.unwrap(), "a lock that never ends can be forced");

@@ -44,7 +44,7 @@ pub(crate) async fn a_hold_of_an_abandoned_client_expires_with_its_lease<L: Excl
 
     let still = L::of(&store.client().await, store.name("dropped"));
     assert!(still.is_locked().await.unwrap(), "it was given back");
-    let (begun, rest) = (Instant::now(), left(other.remaining().await));
+    let (begun, rest) = (Instant::now(), left(other.inspect().await));
     let next = timeout(store.long() * 3, other.lock()).await;
     drop(next.expect("it is not renewed").unwrap());
     // By another clock than the store's.
@@ -58,17 +58,17 @@ pub(crate) async fn shutdown_leaves_the_locks_of_others_alone<L: Exclusive>(stor
     assert!(L::of(&client, store.name("lock")).try_lock().await.unwrap().is_none());
     client.shutdown().await;
     assert!(!guard.is_lost());
-    assert!(left(other.remaining().await) > store.long() / 2);
+    assert!(left(other.inspect().await) > store.long() / 2);
     guard.release().await.unwrap();
 }
 
 pub(crate) async fn waiters_fail_when_their_client_shuts_down<L: Exclusive>(store: &Store) {
-    let holder: L = one(store).await;
+    let holder = one::<L>(store).await;
     let guard = holder.lease(store.long()).lock().await.unwrap();
     let client = store.client().await;
     let lock = L::of(&client, store.name("lock"));
     // The first asks the store, the second queues behind it.
-    let (mut first, mut second) = (lock.lock(), lock.lock());
+    let (mut first, mut second) = (Box::pin(lock.lock()), Box::pin(lock.lock()));
     assert!(poll_once(&mut first).is_pending());
     assert!(poll_once(&mut second).is_pending());
     let waiters = tokio::spawn(async move { tokio::join!(first, second) });
@@ -76,7 +76,7 @@ pub(crate) async fn waiters_fail_when_their_client_shuts_down<L: Exclusive>(stor
     let (first, second) = store.promptly("the waiters end", waiters).await.unwrap();
     assert_is!(first, Err(Error::Closed { lock: Some(_) }));
     assert_is!(second, Err(Error::Closed { lock: Some(_) }));
-    assert_eq!(holder.holder().await.unwrap().expect("held").id, guard.owner_id().to_string());
+    assert_eq!(holder.inspect().await.unwrap().holders.remove(0).id, guard.owner_id().to_string());
     guard.release().await.unwrap();
     assert!(!holder.is_locked().await.unwrap());
 }
@@ -85,7 +85,7 @@ pub(crate) async fn waiters_behind_their_own_client_fail_at_shutdown<L: Exclusiv
     let client = store.client().await;
     let lock = L::of(&client, store.name("lock"));
     let guard = lock.lease(store.long()).lock().await.unwrap();
-    let mut waiting = lock.lock();
+    let mut waiting = Box::pin(lock.lock());
     assert!(poll_once(&mut waiting).is_pending());
     let waiting = tokio::spawn(waiting);
     client.shutdown().await;
@@ -105,8 +105,7 @@ pub(crate) async fn a_client_that_is_shut_down_rejects_everything<L: Exclusive>(
     assert_is!(lock.try_lock().await, Err(Error::Closed { .. }));
     assert_is!(lock.try_lock_for(store.long()).await, Err(Error::Closed { .. }));
     assert_is!(lock.is_locked().await, Err(Error::Closed { .. }));
-    assert_is!(lock.remaining().await, Err(Error::Closed { .. }));
-    assert_is!(lock.holder().await, Err(Error::Closed { .. }));
+    assert_is!(lock.inspect().await, Err(Error::Closed { .. }));
     assert_is!(lock.force_unlock("").await, Err(Error::Closed { .. }));
     assert_is!(lock.run(async |_| ()).await, Err(RunError::Acquire(Error::Closed { .. })));
     let error = L::of(&client, store.name("new")).lock().await.unwrap_err();
@@ -158,7 +157,7 @@ pub(crate) async fn a_guard_keeps_its_client_alive<L: Exclusive>(store: &Store) 
     let lock = L::of(&client, store.name("lock"));
     let guard = lock.lock().await.unwrap();
     drop((client, lock));
-    let observer: L = one(store).await;
+    let observer = one::<L>(store).await;
     store.is_renewed(&observer).await;
     assert!(!guard.is_lost());
     assert!(observer.is_locked().await.unwrap());
@@ -187,9 +186,10 @@ pub(crate) async fn a_drained_client_waits_for_its_guards<L: Exclusive>(store: &
     let client = store.client().await;
     let lock = L::of(&client, store.name("lock"));
     let guard = lock.lock().await.unwrap();
-    let other: L = one(store).await;
+    let other = one::<L>(store).await;
     let theirs = L::of(&store.client().await, store.name("theirs")).lock().await.unwrap();
-    let (mut behind, mut elsewhere) = (lock.lock(), L::of(&client, store.name("theirs")).lock());
+    let other_lock = L::of(&client, store.name("theirs"));
+    let (mut behind, mut elsewhere) = (Box::pin(lock.lock()), Box::pin(other_lock.lock()));
     assert!(poll_once(&mut behind).is_pending() && poll_once(&mut elsewhere).is_pending());
     let waiters = tokio::spawn(async move { tokio::join!(behind, elsewhere) });
     let draining = tokio::spawn({

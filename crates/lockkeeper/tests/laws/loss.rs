@@ -16,14 +16,14 @@ pub(crate) async fn lost_is_signalled_before_the_lease_ends_at_the_store<L: Excl
     let guard = lock.lease(store.watchdog() * 2).lock().await.unwrap();
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Expired);
     assert!(guard.is_lost());
-    let ttl = left(lock.remaining().await);
+    let ttl = left(lock.inspect().await);
     assert!(!ttl.is_zero(), "it ended at the store first");
 }
 
 pub(crate) async fn lost_is_signalled_at_the_deadline_and_nothing_remains<L: Exclusive>(
     store: &Store,
 ) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let start = Instant::now();
     let guard = lock.lease(store.steady_lease()).lock().await.unwrap();
     let ends = deadline(&guard);
@@ -55,7 +55,7 @@ pub(crate) async fn a_loss_is_detected_without_the_store<L: Exclusive>(store: &S
 }
 
 pub(crate) async fn a_deleted_lock_is_detected_at_the_next_renewal<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard =
         lock.lease(lockkeeper::LeaseTime::Renewed(store.watchdog() * 2)).lock().await.unwrap();
     store.delete::<L>(&guard).await;
@@ -68,7 +68,7 @@ pub(crate) async fn a_deleted_lock_is_detected_at_the_next_renewal<L: Exclusive>
 pub(crate) async fn a_deleted_lock_of_fixed_lease_is_detected_at_the_next_check<L: Exclusive>(
     store: &Store,
 ) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long() * 10).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     let start = store.timer();
@@ -77,12 +77,12 @@ pub(crate) async fn a_deleted_lock_of_fixed_lease_is_detected_at_the_next_check<
 }
 
 pub(crate) async fn a_lock_of_another_holder_is_lost_as_taken<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     let other = store.other_holds::<L>(lock.name()).await;
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Taken);
-    assert_eq!(lock.holder().await.unwrap().expect("held").id, other.to_string());
+    assert_eq!(lock.inspect().await.unwrap().holders.remove(0).id, other.to_string());
 }
 
 /// The loss of one lock does not affect other locks.
@@ -106,7 +106,7 @@ pub(crate) async fn a_loss_is_final<L: Exclusive>(store: &Store) {
     clock.skip(store.lease());
     assert_eq!(guard.lost().await, LostReason::Unreachable);
     // It is still held at the store, is not renewed, and expires.
-    let observer: L = one(store).await;
+    let observer = one::<L>(store).await;
     let next = timeout(store.long(), observer.lock()).await.expect("it ends").unwrap();
     assert!(guard.is_lost());
     assert_eq!(guard.lost().await, LostReason::Unreachable, "the first reason stays");
@@ -114,7 +114,7 @@ pub(crate) async fn a_loss_is_final<L: Exclusive>(store: &Store) {
 }
 
 pub(crate) async fn lost_outlives_the_guard_and_reports_released<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lock().await.unwrap();
     let (early, hold) = (guard.lost(), guard.hold());
     let waiting = tokio::spawn(guard.lost());
@@ -130,7 +130,7 @@ pub(crate) async fn lost_outlives_the_guard_and_reports_released<L: Exclusive>(s
 }
 
 pub(crate) async fn lost_waits_while_the_lock_is_held<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lock().await.unwrap();
     tokio::select! {
         reason = guard.lost() => panic!("lost while it is held: {reason}"),
@@ -152,5 +152,5 @@ pub(crate) async fn another_holder_starts_only_after_the_loss<L: Exclusive>(stor
     let granted = Instant::now();
     assert!(told.await.unwrap() <= granted + store.slack());
     next.release().await.unwrap();
-    assert_eq!(ours.remaining().await.unwrap(), None);
+    assert_eq!(ours.inspect().await.unwrap().ttl, None);
 }

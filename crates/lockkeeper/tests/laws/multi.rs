@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::decorators::Counting;
-use crate::store::{Exclusive, Store, assert_is, eventually, left, poll_once};
+use crate::store::{Store, assert_is, eventually, left, poll_once};
 
 /// A multi-lock holds some members while it waits for another for at most this long.
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -129,7 +129,7 @@ pub(crate) async fn a_multi_lock_waits_for_its_last_member(store: &Store) {
     let (client, other) = (store.client().await, store.client().await);
     for multi in each(store, &client) {
         let busy = other.lock(store.name("c")).lease(store.long()).lock().await.unwrap();
-        let mut waiting = multi.lock();
+        let mut waiting = Box::pin(multi.lock());
         assert!(poll_once(&mut waiting).is_pending());
         let waiting = tokio::spawn(waiting);
         busy.release().await.unwrap();
@@ -172,7 +172,7 @@ pub(crate) async fn a_multi_lock_waits_behind_a_queue_that_moves(store: &Store) 
             guard.release().await.unwrap();
         });
         eventually("it queues", async || {
-            queue.is_locked().await.unwrap() && queue.waiting().await.unwrap() == ahead
+            queue.is_locked().await.unwrap() && queue.inspect().await.unwrap().queue.len() == ahead
         })
         .await;
     }
@@ -181,7 +181,7 @@ pub(crate) async fn a_multi_lock_waits_behind_a_queue_that_moves(store: &Store) 
     let waiting = tokio::spawn(MultiLock::new(multi).lock());
     let a = other.lock(store.name("a"));
     eventually("it has the first", async || a.is_locked().await.unwrap()).await;
-    let first = a.holder().await.unwrap().expect("it is held").id;
+    let first = a.inspect().await.unwrap().holders.remove(0).id;
     let guard = timeout(store.long(), waiting).await.expect("its turn").unwrap().unwrap();
     assert_eq!(guard.members()[0].owner_id().to_string(), first, "it was not acquired anew");
     tasks.join_all().await;
@@ -397,7 +397,7 @@ pub(crate) async fn a_multi_lock_holds_different_kinds(store: &Store) {
     assert!(other.mutex(store.name("mutex")).try_lock().await.unwrap().is_none());
     assert!(other.fair_lock(store.name("fair")).try_lock().await.unwrap().is_none());
     let (read, write) = (other.rw_lock(store.name("read")), other.rw_lock(store.name("write")));
-    assert!(read.is_read_locked().await.unwrap() && write.is_write_locked().await.unwrap());
+    assert!(read.reader().is_locked().await.unwrap() && write.writer().is_locked().await.unwrap());
     read.try_read().await.unwrap().expect("readers share it").release().await.unwrap();
     assert!(read.try_write().await.unwrap().is_none());
     guard.release().await.unwrap();
@@ -407,7 +407,9 @@ pub(crate) async fn a_multi_lock_holds_different_kinds(store: &Store) {
         assert!(!other.lock(store.name(name)).is_locked().await.unwrap(), "{name}");
     }
     assert!(!other.mutex(store.name("mutex")).is_locked().await.unwrap());
-    assert!(!read.is_read_locked().await.unwrap() && !write.is_write_locked().await.unwrap());
+    assert!(
+        !read.reader().is_locked().await.unwrap() && !write.writer().is_locked().await.unwrap()
+    );
     busy.release().await.unwrap();
     drop(multi.try_lock().await.unwrap().expect("all are free"));
 }
@@ -478,7 +480,7 @@ pub(crate) async fn all_members_are_renewed(store: &Store) {
         let guard = multi.lock().await.unwrap();
         let before = Instant::now() + guard.remaining();
         for name in NAMES {
-            store.is_renewed(&client.lock(store.name(name))).await;
+            store.is_renewed(&client.lock(store.name(name)).into()).await;
         }
         let moved = async || Instant::now() + guard.remaining() > before;
         eventually("the deadline moves on", moved).await;
@@ -491,7 +493,7 @@ pub(crate) async fn all_members_are_renewed(store: &Store) {
 async fn assert_deadline(store: &Store, guard: &MultiGuard, observer: &Client) {
     for (member, name) in guard.members().iter().zip(NAMES) {
         assert!(guard.remaining() <= member.remaining() + Duration::from_millis(1));
-        let stored = left(observer.lock(store.name(name)).remaining().await);
+        let stored = left(observer.lock(store.name(name)).inspect().await);
         // After the store was asked, however long that took.
         let safe = guard.remaining();
         assert!(safe < stored, "{name}: safe for {safe:?}, stored for {stored:?}");
@@ -506,7 +508,7 @@ pub(crate) async fn all_members_have_the_same_lease(store: &Store) {
         assert!(guard.remaining() > store.long() / 2);
         assert_deadline(store, &guard, &observer).await;
         for name in NAMES {
-            let stored = left(observer.lock(store.name(name)).remaining().await);
+            let stored = left(observer.lock(store.name(name)).inspect().await);
             assert!(stored <= store.long(), "{name}: {stored:?}");
         }
         guard.release().await.unwrap();
@@ -535,7 +537,7 @@ pub(crate) async fn the_lease_starts_with_the_last_member(store: &Store) {
     for multi in each(store, &client) {
         let lease = store.steady_lease();
         let busy = other.lock(store.name("c")).lease(store.long()).lock().await.unwrap();
-        let mut waiting = multi.lease(lease).lock();
+        let mut waiting = Box::pin(multi.lease(lease).lock());
         assert!(timeout(lease * 4 / 3, &mut waiting).await.is_err());
         busy.release().await.unwrap();
         let guard = timeout(store.long(), waiting).await.expect("it gets in").unwrap();
@@ -554,7 +556,7 @@ pub(crate) async fn renewed_is_a_watchdog_lease_for_all(store: &Store) {
         let guard = multi.lease(lockkeeper::LeaseTime::Renewed(store.long())).lock().await.unwrap();
         assert_deadline(store, &guard, &client).await;
         for name in NAMES {
-            let stored = left(client.lock(store.name(name)).remaining().await);
+            let stored = left(client.lock(store.name(name)).inspect().await);
             assert!(stored <= store.long(), "{name}: {stored:?}");
         }
         guard.release().await.unwrap();
@@ -686,7 +688,7 @@ pub(crate) async fn a_multi_lock_dropped_at_any_step_leaves_nothing_behind(store
     let (client, other) = (store.client().await, store.client().await);
     for multi in each(store, &client) {
         for steps in 1..20 {
-            let mut acquiring = multi.lease(store.long()).lock();
+            let mut acquiring = Box::pin(multi.lease(store.long()).lock());
             for _ in 0..steps {
                 if poll_once(&mut acquiring).is_ready() {
                     break;
@@ -734,7 +736,7 @@ pub(crate) async fn the_work_is_dropped_when_a_member_is_lost(store: &Store) {
     let (client, observer) = (store.client().await, store.client().await);
     for multi in each(store, &client) {
         let run = multi.run(async |holds| {
-            observer.lock(store.name("c")).delete_silently(store).await;
+            store.delete_held::<Lock>(&observer.lock(store.name("c")).into()).await;
             assert_eq!(holds.len(), 3);
             std::future::pending::<()>().await;
         });

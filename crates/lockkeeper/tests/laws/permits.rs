@@ -11,7 +11,15 @@ use lockkeeper::{
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::store::{Store, assert_is, eventually, left};
+use crate::store::{Store, assert_is, eventually};
+
+/// The remaining lease of a permit.
+async fn left(semaphore: &PermitSemaphore, id: PermitId) -> Duration {
+    match semaphore.remaining(id).await {
+        Ok(Some(Ttl::For(left))) => left,
+        other => panic!("expected a lease, got {other:?}"),
+    }
+}
 
 /// Handles of two clients to one semaphore with so many permits.
 async fn pair(store: &Store, permits: u64) -> (PermitSemaphore, PermitSemaphore) {
@@ -149,14 +157,14 @@ pub(crate) async fn the_remaining_lease_of_a_permit_can_be_asked(store: &Store) 
     let (guard, long) = (ours.lease(store.long()).acquire(2).await.unwrap(), store.long());
     let renewed = ours.acquire(1).await.unwrap();
     for id in guard.permit_ids() {
-        let left = left(theirs.remaining(id).await);
+        let left = left(&theirs, id).await;
         assert!(left <= long && left > long / 2, "{left:?}");
     }
     assert!(guard.remaining() <= long && guard.remaining() > long / 2, "{:?}", guard.remaining());
     assert_is!(theirs.remaining(renewed.permit_ids()[0]).await, Ok(Some(Ttl::For(_))));
     let id = guard.permit_ids()[1];
     assert!(theirs.extend(id, long * 4).await.unwrap());
-    assert!(left(ours.remaining(id).await) > long * 2);
+    assert!(left(&ours, id).await > long * 2);
     assert_eq!(ours.remaining(PermitId::from_bytes([7; 16])).await.unwrap(), None);
     guard.release().await.unwrap();
     assert_eq!(ours.remaining(id).await.unwrap(), None, "it was released");

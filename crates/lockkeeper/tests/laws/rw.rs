@@ -38,7 +38,7 @@ async fn release<G: Into<AnyGuard>>(guards: impl IntoIterator<Item = G>) {
 
 /// How many read, and whether anybody writes.
 async fn seen(lock: &RwLock) -> (usize, bool) {
-    let holders = lock.holders().await.unwrap();
+    let holders = lock.inspect().await.unwrap().holders;
     let readers = holders.iter().filter(|holder| holder.shared).count();
     (readers, holders.len() > readers)
 }
@@ -188,7 +188,8 @@ pub(crate) async fn both_sides_can_be_reentered(store: &Store) {
         let side = if write { owned.writer() } else { owned.reader() };
         let (take, try_take) = (|| side.lock(), || side.try_lock());
         let counts = async || {
-            let (reads, writes) = (lock.read_count(&owner).await, lock.write_count(&owner).await);
+            let (reads, writes) =
+                (lock.reader().hold_count(&owner).await, lock.writer().hold_count(&owner).await);
             let (reads, writes) = (reads.unwrap(), writes.unwrap());
             assert_eq!(if write { reads } else { writes }, 0, "of the other side");
             reads + writes
@@ -202,7 +203,7 @@ pub(crate) async fn both_sides_can_be_reentered(store: &Store) {
         assert!(
             [&second, &third, &fourth, &fifth].iter().all(|g| g.owner_id() == outer.owner_id())
         );
-        assert_eq!(lock.holders().await.unwrap().len(), 1, "it is one holder");
+        assert_eq!(lock.inspect().await.unwrap().holders.len(), 1, "it is one holder");
         // The first goes first: which guard is which does not matter.
         outer.release().await.unwrap();
         drop(second);
@@ -247,8 +248,8 @@ pub(crate) async fn a_writer_can_read(store: &Store) {
         if named {
             guards.push(store.promptly("by its name", by.read()).await.unwrap());
             guards.push(by.try_read().await.unwrap().expect("by its name"));
-            assert_eq!(lock.read_count(&owner).await.unwrap(), 3);
-            assert_eq!(lock.write_count(&owner).await.unwrap(), 1);
+            assert_eq!(lock.reader().hold_count(&owner).await.unwrap(), 3);
+            assert_eq!(lock.writer().hold_count(&owner).await.unwrap(), 1);
         }
         assert_eq!(seen(&theirs).await, (1, true));
         assert!(theirs.try_read().await.unwrap().is_none(), "it does not let others in");
@@ -267,13 +268,13 @@ pub(crate) async fn releasing_a_nested_read_does_not_change_the_write_lease(stor
     for dropped in [false, true] {
         // Renewed, for the watchdog timeout.
         let nested = writer.read().await.unwrap();
-        let before = left(lock.remaining().await);
+        let before = left(lock.inspect().await);
         match dropped {
             true => drop(nested),
             false => nested.release().await.unwrap(),
         }
         eventually("it is taken off", async || seen(&lock).await == (0, true)).await;
-        let after = left(lock.remaining().await);
+        let after = left(lock.inspect().await);
         assert!(before - after < store.slack(), "{before:?} became {after:?}");
         assert!(after > store.long() * 8 / 10, "{after:?}");
     }
@@ -283,7 +284,7 @@ pub(crate) async fn releasing_a_nested_read_does_not_change_the_write_lease(stor
     let nested = writer.read().await.unwrap();
     nested.extend(store.long() * 4).await.unwrap();
     nested.release().await.unwrap();
-    assert!(left(lock.remaining().await) > store.long() * 8 / 10);
+    assert!(left(lock.inspect().await) > store.long() * 8 / 10);
     assert!(!writer.is_lost());
     writer.release().await.unwrap();
 }
@@ -378,7 +379,7 @@ pub(crate) async fn a_reader_that_requests_a_write_lock_is_rejected_at_once(stor
         release(another).await;
     }
     // Nothing has changed, and no client is blocked.
-    assert_eq!(lock.read_count(&owner).await.unwrap(), 1);
+    assert_eq!(lock.reader().hold_count(&owner).await.unwrap(), 1);
     release([theirs.try_read().await.unwrap().expect("readers share it"), reader]).await;
     lock.try_write().await.unwrap().expect("now it reads no more").release().await.unwrap();
 }

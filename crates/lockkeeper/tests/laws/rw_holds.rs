@@ -82,22 +82,22 @@ pub(crate) async fn the_requested_lease_is_the_ttl(store: &Store) {
     let (lock, _) = pair(store).await;
     for side in [lock.reader(), lock.writer()] {
         let guard = side.lease(store.long()).lock().await.unwrap();
-        let ttl = left(lock.remaining().await);
+        let ttl = left(lock.inspect().await);
         assert!(ttl <= store.long() && ttl > store.long() * 8 / 10, "{ttl:?}");
         assert!(guard.remaining() <= ttl);
         guard.release().await.unwrap();
-        assert_eq!(lock.remaining().await.unwrap(), None);
+        assert_eq!(lock.inspect().await.unwrap().ttl, None);
     }
     for side in [lock.reader(), lock.writer()] {
         let renewed = side.lease(LeaseTime::Renewed(store.long()));
         let guard = renewed.try_lock().await.unwrap().expect("free");
-        let ttl = left(lock.remaining().await);
+        let ttl = left(lock.inspect().await);
         assert!(ttl <= store.long() && ttl > store.long() * 8 / 10, "{ttl:?}");
         guard.release().await.unwrap();
     }
     for side in [lock.reader(), lock.writer()] {
         let guard = side.lock().await.unwrap();
-        let ttl = left(lock.remaining().await);
+        let ttl = left(lock.inspect().await);
         assert!(ttl <= store.watchdog() && ttl > store.watchdog() / 3, "{ttl:?}");
         guard.release().await.unwrap();
     }
@@ -114,8 +114,8 @@ pub(crate) async fn both_sides_are_renewed_for_as_long_as_they_are_held(store: &
     for guard in readers.iter().chain([&nested]) {
         assert!(!guard.is_lost());
     }
-    assert_eq!(lock.holders().await.unwrap().len(), 2);
-    assert_eq!(another.holders().await.unwrap().len(), 2);
+    assert_eq!(lock.inspect().await.unwrap().holders.len(), 2);
+    assert_eq!(another.inspect().await.unwrap().holders.len(), 2);
     writer.release().await.unwrap();
     for guard in readers.into_iter().chain([nested]) {
         guard.release().await.unwrap();
@@ -144,8 +144,8 @@ pub(crate) async fn a_writer_expires_before_its_nested_reader(store: &Store) {
     let reader = timeout(store.slack() + LOOKS, theirs.read()).await;
     let reader = reader.expect("the writer has ended at the store").unwrap();
     assert!(!nested.is_lost());
-    assert!(!theirs.is_write_locked().await.unwrap());
-    assert_eq!(theirs.holders().await.unwrap().len(), 2);
+    assert!(!theirs.writer().is_locked().await.unwrap());
+    assert_eq!(theirs.inspect().await.unwrap().holders.len(), 2);
     assert!(theirs.try_write().await.unwrap().is_none(), "it is read");
     assert_is!(writer.release().await, Err(Error::NotHeld { .. }));
     nested.release().await.unwrap();
@@ -161,22 +161,22 @@ pub(crate) async fn the_lease_of_a_writer_is_independent_of_its_nested_reader(st
     let lock = client.rw_lock(store.name("lock")).as_owner(&owner);
     let writer = lock.lease(store.lease()).write().await.unwrap();
     let nested = lock.lease(store.long()).read().await.unwrap();
-    assert!(left(ours.remaining().await) > store.long() / 2);
+    assert!(left(ours.inspect().await) > store.long() / 2);
     assert_eq!(store.signalled(writer.lost()).await, LostReason::Expired);
     sleep(store.lease() / 10).await;
-    let holders = theirs.holders().await.unwrap();
+    let holders = theirs.inspect().await.unwrap().holders;
     assert!(holders.iter().all(|holder| holder.id == nested.owner_id().to_string()), "{holders:?}");
     assert_is!(writer.release().await, Err(Error::NotHeld { .. }));
     nested.release().await.unwrap();
     // One that is released takes its lease with it.
     let writer = lock.lease(store.long()).write().await.unwrap();
     lock.lease(store.long() * 10).read().await.unwrap().release().await.unwrap();
-    let ttl = left(ours.remaining().await);
+    let ttl = left(ours.inspect().await);
     assert!(ttl <= store.long(), "{ttl:?}");
     writer.extend(store.long() * 3).await.unwrap();
     let nested = lock.lease(store.long() * 10).read().await.unwrap();
     nested.release().await.unwrap();
-    assert!(left(ours.remaining().await) > store.long() * 2);
+    assert!(left(ours.inspect().await) > store.long() * 2);
     writer.release().await.unwrap();
     assert_eq!(store.traces(&store.name("lock")), 0);
 }
@@ -188,19 +188,19 @@ pub(crate) async fn one_readers_lease_never_shortens_anothers(store: &Store) {
         assert!(ttl > store.long() - Duration::from_secs(11) - store.slack(), "{what}: {ttl:?}");
     };
     let short = theirs.lease(store.steady_lease()).read().await.unwrap();
-    whole("a short one joins", left(theirs.remaining().await));
+    whole("a short one joins", left(theirs.inspect().await));
     short.release().await.unwrap();
-    whole("it goes", left(theirs.remaining().await));
+    whole("it goes", left(theirs.inspect().await));
     let twice = theirs.lease(store.steady_lease()).read().await.unwrap();
     let again = twice.reenter().await.unwrap();
     again.release().await.unwrap();
-    whole("it takes a hold off", left(theirs.remaining().await));
+    whole("it takes a hold off", left(theirs.inspect().await));
     twice.leave_for(store.steady_lease() / 2).await.unwrap();
-    whole("it is left", left(theirs.remaining().await));
+    whole("it is left", left(theirs.inspect().await));
     let short = theirs.lease(store.steady_lease()).read().await.unwrap();
     assert_eq!(store.signalled(short.lost()).await, LostReason::Expired);
     drop(short);
-    whole("it ends", left(theirs.remaining().await));
+    whole("it ends", left(theirs.inspect().await));
     assert!(theirs.try_write().await.unwrap().is_none(), "the long one reads on");
     assert!(!long.is_lost());
     long.release().await.unwrap();
@@ -211,9 +211,9 @@ pub(crate) async fn a_released_reader_no_longer_extends_the_ttl(store: &Store) {
     let (ours, theirs) = pair(store).await;
     let long = ours.lease(store.long() * 10).read().await.unwrap();
     let short = theirs.lease(store.long()).read().await.unwrap();
-    assert!(left(ours.remaining().await) > store.long() * 9);
+    assert!(left(ours.inspect().await) > store.long() * 9);
     long.release().await.unwrap();
-    let ttl = left(ours.remaining().await);
+    let ttl = left(ours.inspect().await);
     assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
     short.release().await.unwrap();
 }
@@ -224,7 +224,7 @@ pub(crate) async fn an_expired_reader_stops_blocking_writers(store: &Store) {
     let living = ours.lease(store.long()).read().await.unwrap();
     let start = store.timer();
     dead(store, &ours, Kind::Read, store.steady_lease()).await;
-    assert_eq!(theirs.holders().await.unwrap().len(), 2);
+    assert_eq!(theirs.inspect().await.unwrap().holders.len(), 2);
     let mut writer = Box::pin(theirs.write());
     assert!(timeout(store.steady_lease() / 4, &mut writer).await.is_err());
     living.release().await.unwrap();
@@ -239,7 +239,7 @@ pub(crate) async fn expired_readers_are_not_holders(store: &Store) {
     let living = ours.lease(store.long()).read().await.unwrap();
     let gone = dead(store, &ours, Kind::Read, store.steady_lease()).await.to_string();
     let is_shown = async || {
-        let holders = theirs.holders().await.unwrap();
+        let holders = theirs.inspect().await.unwrap().holders;
         assert!(holders.iter().any(|holder| holder.id == living.owner_id().to_string()));
         holders.iter().any(|holder| holder.id == gone)
     };
@@ -298,10 +298,10 @@ pub(crate) async fn extend_sets_a_new_deadline_for_a_reader(store: &Store) {
     let (lock, _) = pair(store).await;
     let guard = lock.lease(store.steady_lease()).read().await.unwrap();
     guard.extend(store.long()).await.unwrap();
-    assert!(left(lock.remaining().await) > store.long() / 2);
+    assert!(left(lock.inspect().await) > store.long() / 2);
     assert!(guard.remaining() > store.long() / 2);
     guard.extend(store.steady_lease()).await.unwrap();
-    assert!(left(lock.remaining().await) > store.long() / 2, "nothing shortens it");
+    assert!(left(lock.inspect().await) > store.long() / 2, "nothing shortens it");
     guard.release().await.unwrap();
 }
 
@@ -353,7 +353,7 @@ pub(crate) async fn a_lost_guard_neither_reads_nor_writes_nor_reenters(store: &S
     assert_is!(writer.reenter().await, Err(Error::Lost { .. }));
     assert_is!(writer.downgrade().await, Err(Error::Lost { .. }));
     eventually("nothing is left", async || {
-        lock.remaining().await.unwrap().is_none() && store.traces(&store.name("lock")) == 0
+        lock.inspect().await.unwrap().ttl.is_none() && store.traces(&store.name("lock")) == 0
     })
     .await;
 }
@@ -411,14 +411,16 @@ pub(crate) async fn a_force_release_of_a_free_lock_is_false(store: &Store) {
 
 pub(crate) async fn holders_are_inspected_with_their_counts(store: &Store) {
     let (ours, theirs) = pair(store).await;
-    assert!(ours.holders().await.unwrap().is_empty());
-    assert!(!ours.is_read_locked().await.unwrap() && !ours.is_write_locked().await.unwrap());
+    assert!(ours.inspect().await.unwrap().holders.is_empty());
+    assert!(!ours.reader().is_locked().await.unwrap() && !ours.writer().is_locked().await.unwrap());
     let one = ours.lease(store.long()).read().await.unwrap();
     let again = one.reenter().await.unwrap();
     let two = theirs.lease(store.long()).read().await.unwrap();
-    assert!(theirs.is_read_locked().await.unwrap() && !theirs.is_write_locked().await.unwrap());
+    assert!(
+        theirs.reader().is_locked().await.unwrap() && !theirs.writer().is_locked().await.unwrap()
+    );
     let holders = async || {
-        let mut all: Vec<_> = ours.holders().await.unwrap();
+        let mut all: Vec<_> = ours.inspect().await.unwrap().holders;
         all.sort_by_key(|holder| holder.hold_count);
         all.into_iter().map(|holder| (holder.id, holder.hold_count, holder.shared)).collect()
     };
@@ -431,11 +433,13 @@ pub(crate) async fn holders_are_inspected_with_their_counts(store: &Store) {
     let writer = ours.lease(store.long()).write().await.unwrap();
     let twice = writer.reenter().await.unwrap();
     let nested = writer.read().await.unwrap();
-    assert!(theirs.is_read_locked().await.unwrap() && theirs.is_write_locked().await.unwrap());
+    assert!(
+        theirs.reader().is_locked().await.unwrap() && theirs.writer().is_locked().await.unwrap()
+    );
     let all: Vec<_> = holders().await;
     assert_eq!(all, [(id(&nested), 1, true), (id(&writer), 2, false)]);
     eventually("who that is, too", async || {
-        let holders = theirs.holders().await.unwrap();
+        let holders = theirs.inspect().await.unwrap().holders;
         holders.iter().all(|h| h.client.as_ref().is_some_and(|c| c.pid == std::process::id()))
     })
     .await;
@@ -450,11 +454,11 @@ pub(crate) async fn hold_counts_are_per_owner(store: &Store) {
     let lock = ours.rw_lock(store.name("lock"));
     let (owner, other) = (ours.new_owner(), ours.new_owner());
     let reader = lock.as_owner(&owner).lease(store.long()).read().await.unwrap();
-    assert_eq!(lock.read_count(&owner).await.unwrap(), 1);
-    assert_eq!(lock.write_count(&owner).await.unwrap(), 0);
-    assert_eq!(lock.read_count(&other).await.unwrap(), 0);
-    assert_is!(lock.read_count(&theirs.new_owner()).await, Err(Error::Invalid { .. }));
-    assert_is!(lock.write_count(&theirs.new_owner()).await, Err(Error::Invalid { .. }));
+    assert_eq!(lock.reader().hold_count(&owner).await.unwrap(), 1);
+    assert_eq!(lock.writer().hold_count(&owner).await.unwrap(), 0);
+    assert_eq!(lock.reader().hold_count(&other).await.unwrap(), 0);
+    assert_is!(lock.reader().hold_count(&theirs.new_owner()).await, Err(Error::Invalid { .. }));
+    assert_is!(lock.writer().hold_count(&theirs.new_owner()).await, Err(Error::Invalid { .. }));
     assert_is!(lock.as_owner(&theirs.new_owner()).read().await, Err(Error::Invalid { .. }));
     assert_is!(lock.as_owner(&theirs.new_owner()).write().await, Err(Error::Invalid { .. }));
     reader.release().await.unwrap();
@@ -503,7 +507,7 @@ pub(crate) async fn a_fenced_upgrade_issues_a_token(store: &Store) {
     assert!(writer.token().is_some());
     writer.release().await.unwrap();
     first.release().await.unwrap();
-    assert!(plain.holders().await.unwrap().is_empty());
+    assert!(plain.inspect().await.unwrap().holders.is_empty());
 }
 
 /// The read lock was deleted and another client wrote in between: an upgrade would hide that.
@@ -530,10 +534,9 @@ pub(crate) async fn a_name_of_another_kind_is_rejected(store: &Store) {
             assert_is!(side.try_lock().await, Err(Error::WrongKind { .. }));
             assert_is!(side.try_lock_for(store.long()).await, Err(Error::WrongKind { .. }));
         }
-        assert_is!(lock.holders().await, Err(Error::WrongKind { .. }));
-        assert_is!(lock.is_read_locked().await, Err(Error::WrongKind { .. }));
-        assert_is!(lock.is_write_locked().await, Err(Error::WrongKind { .. }));
-        assert_is!(lock.remaining().await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.inspect().await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.reader().is_locked().await, Err(Error::WrongKind { .. }));
+        assert_is!(lock.writer().is_locked().await, Err(Error::WrongKind { .. }));
         assert_is!(lock.force_unlock("").await, Err(Error::WrongKind { .. }));
     };
     for lock in [
@@ -580,7 +583,7 @@ pub(crate) async fn the_name_of_a_read_write_lock_is_rejected_for_other_kinds(st
         assert_is!(latch.try_set_count(3).await, Err(Error::WrongKind { .. }));
         assert_is!(latch.wait().await, Err(Error::WrongKind { .. }));
         assert_is!(latch.delete().await, Err(Error::WrongKind { .. }));
-        let holders = lock.holders().await.unwrap();
+        let holders = lock.inspect().await.unwrap().holders;
         assert_eq!(holders[0].id, guard.owner_id().to_string());
         assert!(!guard.is_lost());
         guard.release().await.expect("nothing has changed");

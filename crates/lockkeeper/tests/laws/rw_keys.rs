@@ -29,7 +29,7 @@ pub(crate) async fn redisson_readers_are_respected_and_listed(store: &Store) {
     redisson_reads(store, &name, "30000");
     assert!(lock.try_write().await.unwrap().is_none());
     let reader = lock.try_read().await.unwrap().expect("readers share it");
-    let ids: Vec<_> = lock.holders().await.unwrap().into_iter().map(|h| h.id).collect();
+    let ids: Vec<_> = lock.inspect().await.unwrap().holders.into_iter().map(|h| h.id).collect();
     assert!(ids.contains(&JAVA.to_owned()) && ids.len() == 2, "{ids:?}");
     let refused = reader.try_upgrade().await.unwrap_err();
     assert!(refused.is_busy());

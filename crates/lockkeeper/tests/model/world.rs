@@ -34,6 +34,12 @@ const PASS: &str = "
           redis.call('ZINCRBY', key, -ARGV[1], member)
         end
       end
+      if string.find(key, 'lockkeeper_replies', 1, true) then
+        for _, id in ipairs(redis.call('HKEYS', key)) do
+          local at, answer = string.match(redis.call('HGET', key, id), '^(%d+)(:.*)')
+          redis.call('HSET', key, id, string.format('%.0f%s', at - ARGV[1], answer))
+        end
+      end
       local left = redis.call('PTTL', key)
       if left >= 0 then redis.call('PEXPIRE', key, left - ARGV[1]) end
     end";

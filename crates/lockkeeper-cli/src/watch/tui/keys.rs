@@ -5,6 +5,7 @@ use lockkeeper::{Holder, Kind, LockName};
 
 use super::row::Now;
 use super::view::{Forcing, Mode, Tone, View, can_be_forced};
+use crate::row::starts_descending;
 
 /// An action outside of the view.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,7 +122,7 @@ impl View {
 
     fn sort_by_next(&mut self, now: Now) {
         self.sort = self.sort.next();
-        self.descending = self.sort.starts_descending();
+        self.descending = starts_descending(self.sort);
         self.arrange(self.shown_at(now));
     }
 

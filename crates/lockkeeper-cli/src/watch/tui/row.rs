@@ -4,6 +4,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use lockkeeper::{LockInfo, Ttl};
 
+use crate::args::Sort;
+use crate::row;
+
 /// How long a change is marked.
 const MARKED: Duration = Duration::from_millis(2500);
 
@@ -116,6 +119,18 @@ impl Row {
             }
             _ => None,
         }
+    }
+
+    /// The row of `ls`, with the TTL as of now.
+    pub(super) fn shown(&self, now: Instant) -> row::Row<'_> {
+        let mut row = row::Row::of(&self.lock);
+        row.ttl = self.remaining(now);
+        row
+    }
+
+    pub(super) fn key(&self, column: Sort, now: Now) -> row::Key {
+        let age = self.age(now).map(|(Age::Known(age) | Age::AtLeast(age))| age);
+        self.shown(now.tick).key(column, age)
     }
 
     pub(super) fn age(&self, now: Now) -> Option<Age> {

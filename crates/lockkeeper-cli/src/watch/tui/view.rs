@@ -6,11 +6,12 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::ValueEnum;
-use lockkeeper::{Kind, LockInfo, LockName, Ttl};
+use lockkeeper::{Kind, LockInfo, LockName};
 
-use super::row::{Age, Change, Now, Row};
+use super::row::{Change, Now, Row};
 pub(super) use crate::args::Sort as Column;
 use crate::display;
+use crate::row::Key;
 
 /// How long a message stays.
 const NOTICE: Duration = Duration::from_secs(8);
@@ -41,11 +42,6 @@ impl Column {
     pub(super) fn next(self) -> Self {
         let all = Self::value_variants();
         all[(self as usize + 1) % all.len()]
-    }
-
-    /// The useful order: most holds, most waiters, longest held, soonest to expire.
-    pub(super) fn starts_descending(self) -> bool {
-        matches!(self, Column::Holds | Column::Waiters | Column::Age)
     }
 }
 
@@ -320,8 +316,7 @@ impl View {
         let rows = &self.rows;
         let fitting = (0..rows.len()).filter(|at| fits(&rows[*at], &needle));
         // Each key is computed once: there may be a hundred thousand rows.
-        let mut keyed: Vec<_> =
-            fitting.map(|at| (Key::of(&rows[at], self.sort, now), at)).collect();
+        let mut keyed: Vec<_> = fitting.map(|at| (rows[at].key(self.sort, now), at)).collect();
         let descending = self.descending;
         keyed.sort_unstable_by(|(a, x), (b, y)| {
             let names = || rows[*x].lock.name.cmp(&rows[*y].lock.name);
@@ -341,35 +336,6 @@ impl View {
 fn fits(row: &Row, needle: &str) -> bool {
     let has = |text: String| text.to_lowercase().contains(needle);
     needle.is_empty() || has(display::name(&row.lock.name)) || has(display::holders(&row.lock))
-}
-
-/// The sort key of a row. Names break ties.
-#[derive(Eq, Ord, PartialEq, PartialOrd)]
-enum Key {
-    Name,
-    Text(String),
-    Number(u64),
-    Span(Duration),
-}
-
-impl Key {
-    fn of(row: &Row, by: Column, now: Now) -> Self {
-        match by {
-            Column::Name => Key::Name,
-            Column::Kind => Key::Text(row.lock.kind.as_str().to_owned()),
-            Column::Holder => Key::Text(display::holders(&row.lock)),
-            Column::Holds => Key::Number(display::holds(&row.lock)),
-            Column::Ttl => Key::Span(match row.remaining(now.tick) {
-                Some(Ttl::For(left)) => left,
-                Some(Ttl::Forever) | None => Duration::MAX,
-            }),
-            Column::Waiters => Key::Number(row.lock.waiting.unwrap_or_default()),
-            Column::Age => Key::Span(match row.age(now) {
-                Some(Age::Known(age) | Age::AtLeast(age)) => age,
-                None => Duration::ZERO,
-            }),
-        }
-    }
 }
 
 /// Whether a lock of this kind can be force-released: counters have no holders to notify.

@@ -5,7 +5,9 @@ local REMEMBERED = 60000
 
 local function recall(key, id)
   local reply = redis.call('HGET', key, id)
-  return reply and string.match(reply, ':(.*)')
+  if not reply then return nil end
+  local at, answer = string.match(reply, '^(%d+):(.*)')
+  if at + REMEMBERED >= clock() then return answer end
 end
 
 -- Must be called before the change: if this write is rejected, nothing has changed. All changes of a

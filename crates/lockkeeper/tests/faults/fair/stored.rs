@@ -114,7 +114,7 @@ async fn a_force_release_wakes_the_next_waiter_and_keeps_the_queue() {
     let (first, first_task) = rig.waiter(&lock).await;
     let (second, second_task) = rig.waiter(&lock).await;
     let mut listener = rig.listen(&[&first, &second]);
-    assert_eq!(lock.waiting().await.unwrap(), 2);
+    assert_eq!(lock.inspect().await.unwrap().queue.len(), 2);
     assert!(lock.force_unlock("").await.unwrap());
     let holder = within(SOON, "the first", first_task).await;
     assert_eq!(holder.owner_id().to_string(), first);

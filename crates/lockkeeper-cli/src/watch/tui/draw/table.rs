@@ -138,9 +138,7 @@ fn draw_row(
         None => ("", Style::new()),
     };
     frame.render_widget(Span::styled(mark, style.remove_modifier(theme.gone.add_modifier)), line);
-    let mut lock = row.lock.clone();
-    lock.ttl = row.remaining(now.tick);
-    let cells = row::cells(&lock, now.wall);
+    let cells = row.shown(now.tick).cells(now.wall);
     for placed in columns {
         let area = Rect { x: line.x + placed.x, width: placed.width, ..line }.intersection(line);
         let cell = cell(row, &cells, placed, theme, now);

@@ -74,7 +74,7 @@ fn watch_waits_for_a_server_that_does_not_run_yet() {
 #[test]
 fn in_a_pipe_an_outage_is_reported_once() {
     let stand = Stand::redis();
-    let (mut watch, errors) = stand.start(&["watch", "--interval", "100ms"]);
+    let (mut watch, errors) = stand.launch(&["watch", "--interval", "100ms"]);
     let _first = stand.client().lock("first").lock().wait().expect("it is free");
     watch.expect_line("appeared first");
     stand.server().kill();
@@ -98,7 +98,7 @@ fn in_a_pipe_an_outage_is_reported_once() {
 fn in_a_pipe_an_unreachable_server_is_a_failure() {
     let stand = Stand::redis();
     stand.server().kill();
-    let (mut watch, errors) = stand.start(&["watch"]);
+    let (mut watch, errors) = stand.launch(&["watch"]);
     let status = watch.wait(WAIT_LIMIT + Duration::from_secs(5)).expect("it ends");
     assert_eq!(status.code(), Some(69));
     let report = std::fs::read_to_string(errors).expect("it is there");

@@ -103,7 +103,7 @@ fn a_paused_view_does_not_change() {
     terminal.types(" ");
     terminal.shows("paused");
     let _guard = client.lock("later").lock().wait().expect("it is free");
-    eventually("the store has it", || (stand.locks() == 1).then_some(()));
+    eventually("the store has it", || (stand.listed().len() == 1).then_some(()));
     let polls = stand.server().commandstats("scan");
     for _ in 0..10 {
         // Each is drawn, which takes longer than a poll.
@@ -160,7 +160,8 @@ fn the_pane_shows_the_queue_of_a_fair_lock() {
             let lock = other.fair_lock("turns");
             let waiter = std::thread::spawn(move || lock.try_lock_for(WAIT_LIMIT).wait());
             eventually("its queue position", || {
-                (client.fair_lock("turns").waiting().wait().ok()? == at + 1).then_some(())
+                (client.fair_lock("turns").inspect().wait().ok()?.queue.len() == at + 1)
+                    .then_some(())
             });
             waiter
         })

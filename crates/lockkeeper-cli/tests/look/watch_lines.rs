@@ -14,7 +14,7 @@ fn each_change_is_a_line() {
         let _other = client.lock("backup").lock().wait().expect("it is free");
         let guard = client.lock("orders:42").lock().wait().expect("it is free");
         stand.knows_holder(b"orders:42");
-        let (watch, _) = stand.start(&["watch", "orders:*", "--interval", "50ms"]);
+        let (watch, _) = stand.launch(&["watch", "orders:*", "--interval", "50ms"]);
         let line = watch.expect_line("");
         let (at, rest) = line.split_once(' ').expect("a time, then the rest");
         assert!(at.len() == 24 && at.ends_with('Z') && at.contains('T'), "{line}");
@@ -36,7 +36,7 @@ fn as_json_each_line_is_a_document() {
         let client = stand.client();
         let guard = client.lock(b"odd\n\xff").lock().wait().expect("it is free");
         stand.knows_holder(b"odd\n\xff");
-        let (watch, _) = stand.start(&["watch", "--json", "--interval", "50ms"]);
+        let (watch, _) = stand.launch(&["watch", "--json", "--interval", "50ms"]);
         let line = schema::checked("watch", &watch.expect_line(""));
         assert_eq!(line["event"], "appeared");
         assert_eq!(line["lock"]["name_base64"], "b2RkCv8=");
@@ -57,7 +57,7 @@ fn a_closed_pipe_ends_watch() {
     let stand = Stand::file();
     let client = stand.client();
     let _guard = client.lock("first").lock().wait().expect("it is free");
-    let mut command = stand.command(&["watch", "--interval", "50ms"]);
+    let mut command = stand.command(["watch", "--interval", "50ms"]);
     let mut watch = command.stdout(Stdio::piped()).spawn().expect("it can be started");
     drop(watch.stdout.take());
     // The next write fails.
@@ -70,7 +70,7 @@ fn a_closed_pipe_ends_watch() {
 fn names_are_escaped() {
     let stand = Stand::file();
     let _guard = stand.client().lock("a\u{1b}[31m\nb\u{202e}").lock().wait().expect("it is free");
-    let (watch, _) = stand.start(&["watch"]);
+    let (watch, _) = stand.launch(&["watch"]);
     let line = watch.next_line(WAIT_LIMIT).expect("a line");
     assert!(line.contains("a\\u{1b}[31m\\nb\\u{202e} lock"), "{line}");
     assert_eq!(watch.next_line(Duration::from_millis(1)), None, "one change is one line");
