@@ -84,9 +84,7 @@ impl Inner {
         findings.extend(replication(&info, &config, terms, expected));
         Ok(findings)
     }
-}
 
-impl Inner {
     /// Checks each primary, and what only a cluster has.
     async fn check_cluster(&self, cluster: &Cluster) -> Result<Vec<Finding>, Fault> {
         let mut findings = Vec::new();

@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use lockkeeper::OwnerId;
+use lockkeeper::{AnyLock, OwnerId};
 use testkit::History;
 use tokio::task::JoinSet;
 
 use crate::store::{Exclusive, Store, one, pair};
 
 pub(crate) async fn a_free_lock_is_granted_at_once<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = store.promptly("lock", lock.lock()).await.unwrap();
     assert!(!guard.is_lost());
     assert_eq!(guard.name(), lock.name());
@@ -31,7 +31,7 @@ pub(crate) async fn try_lock_is_none_while_another_client_holds_it<L: Exclusive>
 }
 
 pub(crate) async fn two_tasks_that_share_a_handle_exclude_each_other<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lock().await.unwrap();
     let other = lock.clone();
     let task = tokio::spawn(async move { other.try_lock().await.unwrap().is_some() });
@@ -73,7 +73,7 @@ pub(crate) async fn every_acquire_has_an_id_that_is_never_used_again<L: Exclusiv
 
 /// By hand-over, too.
 pub(crate) async fn waiters_get_ids_of_their_own<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lock().await.unwrap();
     let mut seen = HashSet::from([guard.owner_id()]);
     let waiters: Vec<_> = (0..5).map(|_| tokio::spawn(hold_and_release(lock.clone()))).collect();
@@ -83,7 +83,7 @@ pub(crate) async fn waiters_get_ids_of_their_own<L: Exclusive>(store: &Store) {
     }
 }
 
-async fn hold_and_release<L: Exclusive>(lock: L) -> OwnerId {
+async fn hold_and_release(lock: AnyLock) -> OwnerId {
     let guard = lock.lock().await.unwrap();
     let held_as = lock.inspect().await.unwrap().holders.remove(0).id;
     let id = guard.owner_id();

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use lockkeeper::backend::{Acquire, Attempt, Resource};
-use lockkeeper::{Client, FairLock, Kind, OwnerId};
+use lockkeeper::{AnyLock, Client, FairLock, Kind, OwnerId};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
@@ -16,12 +16,12 @@ const SILENCE: Duration = Duration::from_secs(3);
 type Order = Arc<StdMutex<Vec<usize>>>;
 
 /// Until so many wait.
-async fn waiting(lock: &FairLock, count: usize) {
+async fn waiting(lock: &AnyLock, count: usize) {
     eventually("so many wait", async || lock.inspect().await.unwrap().queue.len() == count).await;
 }
 
 /// Waits in a task of its own; when it is served it says so and goes.
-fn waiter(lock: &FairLock, place: usize, order: &Order) -> JoinHandle<()> {
+fn waiter(lock: &AnyLock, place: usize, order: &Order) -> JoinHandle<()> {
     let (lock, order) = (lock.clone(), Arc::clone(order));
     tokio::spawn(async move {
         let guard = lock.lock().await.unwrap();
@@ -31,7 +31,7 @@ fn waiter(lock: &FairLock, place: usize, order: &Order) -> JoinHandle<()> {
 }
 
 /// Puts a waiter into the queue that sends no heartbeats.
-async fn other_queues(store: &Store, lock: &FairLock) {
+async fn other_queues(store: &Store, lock: &AnyLock) {
     let resource = Resource { kind: Kind::Fair, name: lock.name().clone() };
     let owner = OwnerId::fresh(Client::memory().id());
     let request = Acquire { waits: true, ..Acquire::new(resource, owner, 1000) };
@@ -40,7 +40,7 @@ async fn other_queues(store: &Store, lock: &FairLock) {
 }
 
 pub(crate) async fn waiters_of_many_clients_are_served_in_the_order_of_arrival(store: &Store) {
-    let holder: FairLock = one(store).await;
+    let holder = one::<FairLock>(store).await;
     let mut clients = Vec::new();
     for _ in 0..4 {
         clients.push(one::<FairLock>(store).await);
@@ -76,7 +76,7 @@ pub(crate) async fn a_holder_that_acquires_again_queues_last(store: &Store) {
 
 pub(crate) async fn hundreds_of_waiters_with_random_cancellations_keep_their_order(store: &Store) {
     const WAITERS: usize = 200;
-    let holder: FairLock = one(store).await;
+    let holder = one::<FairLock>(store).await;
     let mut clients = Vec::new();
     for _ in 0..3 {
         clients.push(one::<FairLock>(store).await);
@@ -190,8 +190,8 @@ pub(crate) async fn a_reentry_does_not_queue(store: &Store) {
     let (lock, owner) = (client.fair_lock(store.name("lock")), client.new_owner());
     let mine = lock.as_owner(&owner);
     let guard = mine.lease(store.long()).lock().await.unwrap();
-    let other = waiter(&one(store).await, 1, &Order::default());
-    waiting(&lock, 1).await;
+    let other = waiter(&one::<FairLock>(store).await, 1, &Order::default());
+    waiting(&lock.clone().into(), 1).await;
     let again = store.promptly("by its owner", mine.lock()).await.unwrap();
     let third = store.promptly("by its guard", guard.reenter()).await.unwrap();
     let fourth = mine.try_lock().await.unwrap().expect("it is its own");

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use lockkeeper::{AnyGuard, Fence, FencedGuard, FencedLock, Hold, LostReason};
+use lockkeeper::{AnyGuard, AnyLock, Fence, FencedGuard, FencedLock, Hold, LostReason};
 use tokio::time::sleep;
 
-use crate::store::{Exclusive, Store, one, pair, poll_once};
+use crate::store::{Store, one, pair, poll_once};
 
 #[track_caller]
 fn token(guard: &Hold) -> u64 {
@@ -13,7 +13,8 @@ fn token(guard: &Hold) -> u64 {
 }
 
 /// Takes it and gives it back.
-async fn next<L: Exclusive>(lock: &L) -> u64 {
+async fn next(lock: &(impl Clone + Into<AnyLock>)) -> u64 {
+    let lock: AnyLock = lock.clone().into();
     let guard = lock.lock().await.unwrap();
     let token = token(&guard);
     guard.release().await.unwrap();
@@ -50,7 +51,7 @@ pub(crate) async fn names_have_sequences_of_their_own(store: &Store) {
 
 /// The token comes with the handoff, which publishes nothing.
 pub(crate) async fn a_handoff_issues_a_greater_token(store: &Store) {
-    let lock: FencedLock = one(store).await;
+    let lock = one::<FencedLock>(store).await;
     let mut guard = lock.lease(store.long()).lock().await.unwrap();
     let mut waiters: Vec<_> = (0..20).map(|_| Box::pin(lock.lock())).collect();
     assert!(waiters.iter_mut().all(|waiter| poll_once(waiter).is_pending()));
@@ -170,7 +171,7 @@ pub(crate) async fn waiters_of_a_fair_lock_have_growing_tokens(store: &Store) {
 }
 
 pub(crate) async fn the_work_receives_the_token(store: &Store) {
-    let lock: FencedLock = one(store).await;
+    let lock = one::<FencedLock>(store).await;
     let before = next(&lock).await;
     let ran = lock.run(async |hold| hold.token().expect("it has the guard's")).await.unwrap();
     let tried = lock
@@ -181,11 +182,11 @@ pub(crate) async fn the_work_receives_the_token(store: &Store) {
 }
 
 pub(crate) async fn a_token_outlives_the_lock(store: &Store) {
-    let lock: FencedLock = one(store).await;
+    let lock = one::<FencedLock>(store).await;
     let guard = lock.lease(store.lease()).lock().await.unwrap();
     let (held, hold) = (token(&guard), guard.hold());
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Expired);
-    assert_eq!((guard.token(), hold.token()), (held, Some(held)), "to be shown to a fence");
+    assert_eq!((token(&guard), hold.token()), (held, Some(held)), "to be shown to a fence");
 }
 
 /// The store may forget the sequence some time after the last token: its clock goes on.

@@ -7,7 +7,7 @@ use lockkeeper::{Error, LostReason};
 use crate::store::{Exclusive, Store, assert_is, one, pair, poll_once};
 
 pub(crate) async fn a_force_release_of_a_free_lock_is_false<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     assert!(!lock.force_unlock("").await.unwrap());
     assert_eq!(store.stored(&store.name("lock")), 0);
 }
@@ -27,7 +27,7 @@ pub(crate) async fn a_force_release_of_a_held_lock_is_true_and_frees_it<L: Exclu
 pub(crate) async fn the_holder_is_notified_of_a_force_release_at_once<L: Exclusive>(store: &Store) {
     // Its own renewals would tell it no sooner than in ten seconds.
     let options = || store.options().watchdog_timeout(store.long());
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     // The store may not listen yet for a client that has just acquired its first lock.
     for round in 0..16 {
         let victim = store.client_with(options()).await;
@@ -97,8 +97,8 @@ pub(crate) async fn a_force_release_with_expected_holders_spares_other_holders<L
 pub(crate) async fn a_waiter_of_another_client_acquires_at_once<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let _guard = theirs.lease(store.long()).lock().await.unwrap();
-    let third: L = one(store).await;
-    let mut waiting = third.lock();
+    let third = one::<L>(store).await;
+    let mut waiting = Box::pin(third.lock());
     assert!(poll_once(&mut waiting).is_pending());
     assert!(ours.force_unlock("").await.unwrap());
     let next = store.promptly("the waiter is woken", waiting).await.unwrap();
@@ -109,7 +109,7 @@ pub(crate) async fn a_waiter_of_the_holders_client_acquires_at_once<L: Exclusive
     let (ours, theirs) = pair::<L>(store).await;
     let guard = theirs.lease(store.long()).lock().await.unwrap();
     store.receives_notices_of(&guard).await;
-    let mut waiting = theirs.lock();
+    let mut waiting = Box::pin(theirs.lock());
     assert!(poll_once(&mut waiting).is_pending());
     assert!(ours.force_unlock("").await.unwrap());
     let next = store.promptly("the waiter is woken", waiting).await.unwrap();

@@ -32,7 +32,7 @@ pub(crate) async fn an_empty_name_with_a_prefix_is_rejected<L: Exclusive>(store:
 }
 
 pub(crate) async fn a_lease_out_of_bounds_is_rejected<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     for span in [
         Duration::ZERO,
         Duration::from_nanos(1),
@@ -55,7 +55,7 @@ pub(crate) async fn a_lease_out_of_bounds_is_rejected<L: Exclusive>(store: &Stor
 }
 
 pub(crate) async fn the_shortest_and_the_longest_lease_are_accepted<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let longest = lock.lease(MAX_LEASE).lock().await.unwrap();
     assert!(left(lock.inspect().await) > MAX_LEASE - Duration::from_secs(60));
     assert!(longest.remaining() > MAX_LEASE / 2);
@@ -72,7 +72,7 @@ pub(crate) async fn the_shortest_and_the_longest_lease_are_accepted<L: Exclusive
 }
 
 pub(crate) async fn a_guard_rejects_invalid_arguments_and_stays_held<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     let before = guard.remaining();
     for span in [Duration::ZERO, Duration::from_micros(999), Duration::MAX] {
@@ -125,7 +125,7 @@ pub(crate) async fn any_bytes_make_a_name<L: Exclusive>(store: &Store) {
         assert!(theirs.try_lock().await.unwrap().is_none(), "{}", ours.name());
         let holder = theirs.inspect().await.unwrap().holders.remove(0);
         assert_eq!(holder.id, guard.owner_id().to_string());
-        let mut waiting = theirs.lock();
+        let mut waiting = Box::pin(theirs.lock());
         assert!(poll_once(&mut waiting).is_pending());
         guard.release().await.unwrap();
         let next = store.promptly("the waiter is woken", waiting).await.unwrap();
@@ -159,7 +159,7 @@ pub(crate) async fn a_prefix_is_put_before_every_name<L: Exclusive>(store: &Stor
     assert!(plain.try_lock().await.unwrap().is_none(), "they are the same lock");
     let other = store.client_with(store.options().name_prefix(store.name("other:"))).await;
     assert!(L::of(&other, "order").try_lock().await.unwrap().is_some());
-    let mut waiting = plain.lock();
+    let mut waiting = Box::pin(plain.lock());
     assert!(poll_once(&mut waiting).is_pending());
     guard.release().await.unwrap();
     store.promptly("it wakes across prefixes", waiting).await.unwrap().release().await.unwrap();

@@ -17,7 +17,7 @@ fn ids(holders: &[Holder]) -> Vec<String> {
 
 pub(crate) async fn a_free_name_is_inspected_as_free<L: Exclusive>(store: &Store) {
     let name = store.name("lock");
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     for round in 0..2 {
         for kind in [None, Some(L::KIND)] {
             let inspector = store.client().await.inspector();
@@ -62,7 +62,7 @@ pub(crate) async fn a_held_lock_is_inspected_with_its_kind_and_holder<L: Exclusi
 
 pub(crate) async fn an_inspection_as_another_kind_is_rejected<L: Exclusive>(store: &Store) {
     let name = store.name("lock");
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lock().await.unwrap();
     let inspector = store.client().await.inspector();
     let alike: &[Kind] = match L::KIND {

@@ -7,7 +7,7 @@ use crate::store::{Exclusive, Store, assert_is, one};
 /// Whatever is asked of `L` about a name that is in use for its other.
 pub(crate) async fn a_name_of_the_other_kind_is_rejected<L: Exclusive>(store: &Store) {
     let name = store.name("lock");
-    let other: L::Other = one(store).await;
+    let other = one::<L::Other>(store).await;
     let guard = other.lease(store.long()).lock().await.unwrap();
     for client in [store.client().await, store.client().await] {
         let lock = L::of(&client, &name);
@@ -31,7 +31,7 @@ pub(crate) async fn a_name_of_the_other_kind_is_rejected<L: Exclusive>(store: &S
     assert!(!guard.is_lost(), "the refusals change nothing");
     assert_eq!(other.inspect().await.unwrap().holders.remove(0).id, guard.owner_id().to_string());
     guard.release().await.unwrap();
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     assert!(lock.try_lock().await.unwrap().is_some(), "a free name is free for both");
 }
 
@@ -48,14 +48,14 @@ pub(crate) async fn two_kinds_of_one_client_do_not_share_a_local_queue<L: Exclus
 
 /// The name is used for another kind while a waiter waits.
 pub(crate) async fn a_waiter_fails_when_the_name_changes_its_kind<L: Exclusive>(store: &Store) {
-    let ours: L = one(store).await;
-    let theirs: L = one(store).await;
+    let ours = one::<L>(store).await;
+    let theirs = one::<L>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
     let waiter = {
         let theirs = theirs.clone();
         tokio::spawn(async move { theirs.lock().await })
     };
-    ours.delete_silently(store).await;
+    store.delete_held::<L>(&ours).await;
     // It depends on timing whether the waiter acquires it for a moment.
     let became = L::Other::of(&store.client().await, store.name("lock"));
     let became = became.lease(store.long()).try_lock().await;

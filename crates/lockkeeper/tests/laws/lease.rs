@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::store::{Exclusive, Store, assert_is, deadline, eventually, left, one, pair};
 
 pub(crate) async fn the_requested_lease_is_the_ttl<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     let ttl = left(lock.inspect().await);
     assert!(ttl <= store.long() && ttl > store.long() / 2, "{ttl:?}");
@@ -21,7 +21,7 @@ pub(crate) async fn the_requested_lease_is_the_ttl<L: Exclusive>(store: &Store) 
 }
 
 pub(crate) async fn a_lease_is_cut_to_whole_milliseconds<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let lease = Duration::from_secs(20) + Duration::from_nanos(999_999);
     let guard = lock.lease(lease).lock().await.unwrap();
     let ttl = left(lock.inspect().await);
@@ -56,7 +56,7 @@ pub(crate) async fn without_a_lease_the_ttl_is_the_watchdog_timeout<L: Exclusive
 pub(crate) async fn without_a_lease_a_guard_is_renewed<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lock().await.unwrap();
-    let mut waiting = theirs.lock();
+    let mut waiting = Box::pin(theirs.lock());
     tokio::select! {
         _ = &mut waiting => panic!("it was taken from a living guard"),
         () = store.is_renewed(&ours) => {}
@@ -80,7 +80,7 @@ pub(crate) async fn renewed_is_a_watchdog_lease_for_this_request<L: Exclusive>(s
 }
 
 pub(crate) async fn the_deadline_moves_on_with_each_renewal<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lock().await.unwrap();
     let first = deadline(&guard);
     store.is_renewed(&lock).await;
@@ -91,7 +91,7 @@ pub(crate) async fn the_deadline_moves_on_with_each_renewal<L: Exclusive>(store:
 }
 
 pub(crate) async fn the_deadline_precedes_the_expiry_at_the_store<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     let safe = guard.remaining();
     let ttl = left(lock.inspect().await);
@@ -118,7 +118,7 @@ pub(crate) async fn hundreds_of_locks_of_one_task_are_all_renewed<L: Exclusive>(
 }
 
 pub(crate) async fn extend_sets_a_new_deadline<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let lease = store.steady_lease() * 2 / 3;
     let guard = lock.lease(lease).lock().await.unwrap();
     let (start, first) = (store.timer(), deadline(&guard));
@@ -130,7 +130,7 @@ pub(crate) async fn extend_sets_a_new_deadline<L: Exclusive>(store: &Store) {
 }
 
 pub(crate) async fn extend_never_shortens_the_ttl<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     guard.extend(store.long() / 100).await.unwrap();
     assert!(left(lock.inspect().await) > store.long() / 2);
@@ -138,7 +138,7 @@ pub(crate) async fn extend_never_shortens_the_ttl<L: Exclusive>(store: &Store) {
 }
 
 pub(crate) async fn extend_stops_the_renewals<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(lockkeeper::LeaseTime::Renewed(store.watchdog())).lock().await.unwrap();
     let start = store.timer();
     guard.extend(store.watchdog() * 4 / 3).await.unwrap();
@@ -147,7 +147,7 @@ pub(crate) async fn extend_stops_the_renewals<L: Exclusive>(store: &Store) {
 }
 
 pub(crate) async fn a_lost_guard_cannot_be_extended<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.lease()).lock().await.unwrap();
     guard.lost().await;
     let expired = LostReason::Expired;
@@ -159,7 +159,7 @@ pub(crate) async fn a_lost_guard_cannot_be_extended<L: Exclusive>(store: &Store)
 pub(crate) async fn extending_a_deleted_lock_fails_and_creates_nothing<L: Exclusive>(
     store: &Store,
 ) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     assert_is!(guard.extend(store.long()).await,
@@ -185,7 +185,7 @@ pub(crate) async fn leave_for_holds_the_lock_until_it_expires<L: Exclusive>(stor
 }
 
 pub(crate) async fn leave_for_can_exceed_the_previous_lease<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lock().await.unwrap();
     guard.leave_for(store.long() * 2).await.unwrap();
     assert!(left(lock.inspect().await) > store.long());
@@ -193,7 +193,7 @@ pub(crate) async fn leave_for_can_exceed_the_previous_lease<L: Exclusive>(store:
 }
 
 pub(crate) async fn leave_for_is_not_renewed_for_a_local_waiter<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lock().await.unwrap();
     let waiting = lock.clone();
     let waiter = tokio::spawn(async move { waiting.lock().await });

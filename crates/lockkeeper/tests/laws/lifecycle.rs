@@ -63,12 +63,12 @@ pub(crate) async fn shutdown_leaves_the_locks_of_others_alone<L: Exclusive>(stor
 }
 
 pub(crate) async fn waiters_fail_when_their_client_shuts_down<L: Exclusive>(store: &Store) {
-    let holder: L = one(store).await;
+    let holder = one::<L>(store).await;
     let guard = holder.lease(store.long()).lock().await.unwrap();
     let client = store.client().await;
     let lock = L::of(&client, store.name("lock"));
     // The first asks the store, the second queues behind it.
-    let (mut first, mut second) = (lock.lock(), lock.lock());
+    let (mut first, mut second) = (Box::pin(lock.lock()), Box::pin(lock.lock()));
     assert!(poll_once(&mut first).is_pending());
     assert!(poll_once(&mut second).is_pending());
     let waiters = tokio::spawn(async move { tokio::join!(first, second) });
@@ -85,7 +85,7 @@ pub(crate) async fn waiters_behind_their_own_client_fail_at_shutdown<L: Exclusiv
     let client = store.client().await;
     let lock = L::of(&client, store.name("lock"));
     let guard = lock.lease(store.long()).lock().await.unwrap();
-    let mut waiting = lock.lock();
+    let mut waiting = Box::pin(lock.lock());
     assert!(poll_once(&mut waiting).is_pending());
     let waiting = tokio::spawn(waiting);
     client.shutdown().await;
@@ -157,7 +157,7 @@ pub(crate) async fn a_guard_keeps_its_client_alive<L: Exclusive>(store: &Store) 
     let lock = L::of(&client, store.name("lock"));
     let guard = lock.lock().await.unwrap();
     drop((client, lock));
-    let observer: L = one(store).await;
+    let observer = one::<L>(store).await;
     store.is_renewed(&observer).await;
     assert!(!guard.is_lost());
     assert!(observer.is_locked().await.unwrap());
@@ -186,9 +186,10 @@ pub(crate) async fn a_drained_client_waits_for_its_guards<L: Exclusive>(store: &
     let client = store.client().await;
     let lock = L::of(&client, store.name("lock"));
     let guard = lock.lock().await.unwrap();
-    let other: L = one(store).await;
+    let other = one::<L>(store).await;
     let theirs = L::of(&store.client().await, store.name("theirs")).lock().await.unwrap();
-    let (mut behind, mut elsewhere) = (lock.lock(), L::of(&client, store.name("theirs")).lock());
+    let other_lock = L::of(&client, store.name("theirs"));
+    let (mut behind, mut elsewhere) = (Box::pin(lock.lock()), Box::pin(other_lock.lock()));
     assert!(poll_once(&mut behind).is_pending() && poll_once(&mut elsewhere).is_pending());
     let waiters = tokio::spawn(async move { tokio::join!(behind, elsewhere) });
     let draining = tokio::spawn({

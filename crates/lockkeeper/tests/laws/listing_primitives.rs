@@ -387,7 +387,7 @@ pub(crate) async fn the_start_of_a_hold_does_not_change_with_renewals(store: &St
     })
     .await;
     first.values().for_each(|since| is_about(*since, then));
-    store.is_renewed(&lock).await;
+    store.is_renewed(&lock.clone().into()).await;
     // Everything is announced again after a third of the watchdog timeout.
     sleep(store.watchdog() / 2).await;
     let later = since().await;

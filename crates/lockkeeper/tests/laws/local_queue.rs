@@ -31,7 +31,7 @@ pub(crate) async fn try_lock_sends_no_request_while_its_own_client_waits<L: Excl
     let counting = Counting::new(store.backend().await);
     let client = Client::with_backend(counting.clone(), store.options()).unwrap();
     let lock = L::of(&client, &name);
-    let mut waiter = lock.lock();
+    let mut waiter = Box::pin(lock.lock());
     assert!(poll_once(&mut waiter).is_pending());
     let before = counting.acquires();
     assert!(lock.try_lock().await.unwrap().is_none());
@@ -46,7 +46,7 @@ pub(crate) async fn a_thousand_local_waiters_send_the_requests_of_one<L: Exclusi
     let counting = Counting::new(store.backend().await);
     let client = Client::with_backend(counting.clone(), store.options()).unwrap();
     let lock = L::of(&client, &name);
-    let mut waiters: Vec<_> = (0..1000).map(|_| lock.lock()).collect();
+    let mut waiters: Vec<_> = (0..1000).map(|_| Box::pin(lock.lock())).collect();
     for waiter in &mut waiters {
         assert!(poll_once(waiter).is_pending());
     }

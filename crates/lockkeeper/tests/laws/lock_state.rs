@@ -59,7 +59,7 @@ pub(crate) async fn the_holder_is_known_as_long_as_the_lock_is_held<L: Exclusive
     let note = Duration::from_millis(600);
     let holder = store.client_with(store.options().watchdog_timeout(note)).await;
     let guard = L::of(&holder, store.name("lock")).lease(store.long()).lock().await.unwrap();
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let known = async || lock.inspect().await.unwrap().holders.remove(0).client.is_some();
     eventually("the holder says who it is", known).await;
     tokio::time::sleep(note * 5 / 4).await;

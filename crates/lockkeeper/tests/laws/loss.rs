@@ -23,7 +23,7 @@ pub(crate) async fn lost_is_signalled_before_the_lease_ends_at_the_store<L: Excl
 pub(crate) async fn lost_is_signalled_at_the_deadline_and_nothing_remains<L: Exclusive>(
     store: &Store,
 ) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let start = Instant::now();
     let guard = lock.lease(store.steady_lease()).lock().await.unwrap();
     let ends = deadline(&guard);
@@ -55,7 +55,7 @@ pub(crate) async fn a_loss_is_detected_without_the_store<L: Exclusive>(store: &S
 }
 
 pub(crate) async fn a_deleted_lock_is_detected_at_the_next_renewal<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard =
         lock.lease(lockkeeper::LeaseTime::Renewed(store.watchdog() * 2)).lock().await.unwrap();
     store.delete::<L>(&guard).await;
@@ -68,7 +68,7 @@ pub(crate) async fn a_deleted_lock_is_detected_at_the_next_renewal<L: Exclusive>
 pub(crate) async fn a_deleted_lock_of_fixed_lease_is_detected_at_the_next_check<L: Exclusive>(
     store: &Store,
 ) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long() * 10).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     let start = store.timer();
@@ -77,7 +77,7 @@ pub(crate) async fn a_deleted_lock_of_fixed_lease_is_detected_at_the_next_check<
 }
 
 pub(crate) async fn a_lock_of_another_holder_is_lost_as_taken<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     let other = store.other_holds::<L>(lock.name()).await;
@@ -106,7 +106,7 @@ pub(crate) async fn a_loss_is_final<L: Exclusive>(store: &Store) {
     clock.skip(store.lease());
     assert_eq!(guard.lost().await, LostReason::Unreachable);
     // It is still held at the store, is not renewed, and expires.
-    let observer: L = one(store).await;
+    let observer = one::<L>(store).await;
     let next = timeout(store.long(), observer.lock()).await.expect("it ends").unwrap();
     assert!(guard.is_lost());
     assert_eq!(guard.lost().await, LostReason::Unreachable, "the first reason stays");
@@ -114,7 +114,7 @@ pub(crate) async fn a_loss_is_final<L: Exclusive>(store: &Store) {
 }
 
 pub(crate) async fn lost_outlives_the_guard_and_reports_released<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lock().await.unwrap();
     let (early, hold) = (guard.lost(), guard.hold());
     let waiting = tokio::spawn(guard.lost());
@@ -130,7 +130,7 @@ pub(crate) async fn lost_outlives_the_guard_and_reports_released<L: Exclusive>(s
 }
 
 pub(crate) async fn lost_waits_while_the_lock_is_held<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lock().await.unwrap();
     tokio::select! {
         reason = guard.lost() => panic!("lost while it is held: {reason}"),

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::decorators::Counting;
-use crate::store::{Exclusive, Store, assert_is, eventually, left, poll_once};
+use crate::store::{Store, assert_is, eventually, left, poll_once};
 
 /// A multi-lock holds some members while it waits for another for at most this long.
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -129,7 +129,7 @@ pub(crate) async fn a_multi_lock_waits_for_its_last_member(store: &Store) {
     let (client, other) = (store.client().await, store.client().await);
     for multi in each(store, &client) {
         let busy = other.lock(store.name("c")).lease(store.long()).lock().await.unwrap();
-        let mut waiting = multi.lock();
+        let mut waiting = Box::pin(multi.lock());
         assert!(poll_once(&mut waiting).is_pending());
         let waiting = tokio::spawn(waiting);
         busy.release().await.unwrap();
@@ -480,7 +480,7 @@ pub(crate) async fn all_members_are_renewed(store: &Store) {
         let guard = multi.lock().await.unwrap();
         let before = Instant::now() + guard.remaining();
         for name in NAMES {
-            store.is_renewed(&client.lock(store.name(name))).await;
+            store.is_renewed(&client.lock(store.name(name)).into()).await;
         }
         let moved = async || Instant::now() + guard.remaining() > before;
         eventually("the deadline moves on", moved).await;
@@ -537,7 +537,7 @@ pub(crate) async fn the_lease_starts_with_the_last_member(store: &Store) {
     for multi in each(store, &client) {
         let lease = store.steady_lease();
         let busy = other.lock(store.name("c")).lease(store.long()).lock().await.unwrap();
-        let mut waiting = multi.lease(lease).lock();
+        let mut waiting = Box::pin(multi.lease(lease).lock());
         assert!(timeout(lease * 4 / 3, &mut waiting).await.is_err());
         busy.release().await.unwrap();
         let guard = timeout(store.long(), waiting).await.expect("it gets in").unwrap();
@@ -688,7 +688,7 @@ pub(crate) async fn a_multi_lock_dropped_at_any_step_leaves_nothing_behind(store
     let (client, other) = (store.client().await, store.client().await);
     for multi in each(store, &client) {
         for steps in 1..20 {
-            let mut acquiring = multi.lease(store.long()).lock();
+            let mut acquiring = Box::pin(multi.lease(store.long()).lock());
             for _ in 0..steps {
                 if poll_once(&mut acquiring).is_ready() {
                     break;
@@ -736,7 +736,7 @@ pub(crate) async fn the_work_is_dropped_when_a_member_is_lost(store: &Store) {
     let (client, observer) = (store.client().await, store.client().await);
     for multi in each(store, &client) {
         let run = multi.run(async |holds| {
-            observer.lock(store.name("c")).delete_silently(store).await;
+            store.delete_held::<Lock>(&observer.lock(store.name("c")).into()).await;
             assert_eq!(holds.len(), 3);
             std::future::pending::<()>().await;
         });

@@ -1,12 +1,12 @@
 //! The mutex.
 
-use lockkeeper::{AnyGuard, Error, Mutex};
+use lockkeeper::{Error, Mutex};
 
 use crate::store::{Store, one, poll_once};
 
 pub(crate) async fn a_mutex_is_not_reentrant(store: &Store) {
-    let mutex: Mutex = one(store).await;
-    let guard = AnyGuard::from(mutex.lease(store.long()).lock().await.unwrap());
+    let mutex = one::<Mutex>(store).await;
+    let guard = mutex.lease(store.long()).lock().await.unwrap();
     match guard.reenter().await {
         Err(Error::Invalid { lock: Some(lock), detail }) => {
             assert_eq!(&lock, mutex.name());
@@ -20,7 +20,7 @@ pub(crate) async fn a_mutex_is_not_reentrant(store: &Store) {
 }
 
 pub(crate) async fn a_second_lock_of_a_mutex_waits(store: &Store) {
-    let mutex: Mutex = one(store).await;
+    let mutex = one::<Mutex>(store).await;
     let guard = mutex.lease(store.long()).lock().await.unwrap();
     let mut again = Box::pin(mutex.lock());
     assert!(poll_once(&mut again).is_pending());
@@ -30,7 +30,7 @@ pub(crate) async fn a_second_lock_of_a_mutex_waits(store: &Store) {
 }
 
 pub(crate) async fn a_mutex_is_held_once_by_its_holder(store: &Store) {
-    let mutex: Mutex = one(store).await;
+    let mutex = one::<Mutex>(store).await;
     let guard = mutex.lock().await.unwrap();
     let holder = mutex.inspect().await.unwrap().holders.remove(0);
     assert_eq!((holder.id, holder.hold_count), (guard.owner_id().to_string(), 1));

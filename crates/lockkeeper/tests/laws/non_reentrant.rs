@@ -2,31 +2,31 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Error, FairLock, Lock, RunError};
+use lockkeeper::{AnyLock, Client, Error, FairLock, Lock, RunError};
 
-use crate::store::{Reentrant, Store, assert_is, one, poll_once};
+use crate::store::{Reentrant, Store, assert_is, poll_once};
 
 /// What can be made not re-entrant.
 pub(crate) trait Once: Reentrant {
-    fn once(&self) -> Self;
+    fn once(client: &Client, name: String) -> AnyLock;
 }
 
 impl Once for Lock {
-    fn once(&self) -> Self {
-        self.non_reentrant()
+    fn once(client: &Client, name: String) -> AnyLock {
+        client.lock(name).non_reentrant().into()
     }
 }
 
 impl Once for FairLock {
-    fn once(&self) -> Self {
-        self.non_reentrant()
+    fn once(client: &Client, name: String) -> AnyLock {
+        client.fair_lock(name).non_reentrant().into()
     }
 }
 
 pub(crate) async fn a_second_acquire_of_the_owner_is_rejected_at_once<L: Once>(store: &Store) {
     let client = store.client().await;
     let owner = client.new_owner();
-    let lock = L::of(&client, store.name("lock")).once().as_owner(&owner);
+    let lock = L::once(&client, store.name("lock")).as_owner(&owner);
     let guard = lock.lease(store.long()).lock().await.unwrap();
     let answers = async {
         let waits = lock.try_lock_for(store.long()).await;
@@ -52,7 +52,7 @@ pub(crate) async fn a_second_acquire_of_the_owner_is_rejected_at_once<L: Once>(s
 }
 
 pub(crate) async fn a_non_reentrant_guard_cannot_be_reentered<L: Once>(store: &Store) {
-    let lock = one::<L>(store).await.once();
+    let lock = L::once(&store.client().await, store.name("lock"));
     let guard = lock.lease(store.long()).lock().await.unwrap();
     let refused = store.promptly("the refusal", guard.reenter()).await;
     assert_is!(refused, Err(Error::Invalid { lock: Some(_), .. }));
@@ -64,8 +64,9 @@ pub(crate) async fn a_non_reentrant_guard_cannot_be_reentered<L: Once>(store: &S
 /// Both the request and the hold have a say.
 pub(crate) async fn a_non_reentrant_request_or_hold_rejects_reentry<L: Once>(store: &Store) {
     let client = store.client().await;
-    let twice = L::of(&client, store.name("lock")).as_owner(&client.new_owner());
-    let once = twice.once();
+    let owner = client.new_owner();
+    let twice = L::of(&client, store.name("lock")).as_owner(&owner);
+    let once = L::once(&client, store.name("lock")).as_owner(&owner);
     let guard = once.lease(store.long()).lock().await.unwrap();
     assert_is!(twice.lock().await, Err(Error::Invalid { .. }));
     guard.release().await.unwrap();
@@ -78,12 +79,12 @@ pub(crate) async fn a_non_reentrant_request_or_hold_rejects_reentry<L: Once>(sto
 
 pub(crate) async fn other_owners_wait<L: Once>(store: &Store) {
     let client = store.client().await;
-    let lock = L::of(&client, store.name("lock")).once();
+    let lock = L::once(&client, store.name("lock"));
     let guard = lock.as_owner(&client.new_owner()).lease(store.long()).lock().await.unwrap();
     let other = lock.as_owner(&client.new_owner());
     assert!(other.try_lock().await.unwrap().is_none());
     assert!(lock.try_lock().await.unwrap().is_none(), "nobody is another one, too");
-    let mut waiting = other.lock();
+    let mut waiting = Box::pin(other.lock());
     assert!(poll_once(&mut waiting).is_pending());
     guard.release().await.unwrap();
     store.promptly("the other", waiting).await.unwrap().release().await.unwrap();

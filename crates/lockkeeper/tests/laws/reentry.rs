@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Client, Error, LostReason, Phase};
+use lockkeeper::{AnyLock, Client, Error, LostReason, Phase};
 use testkit::{Flaky, Gate};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::store::{Reentrant, Store, assert_is, eventually, left, one, poll_once};
 
-async fn lock_and_client<L: Reentrant>(store: &Store) -> (L, Client) {
+async fn lock_and_client<L: Reentrant>(store: &Store) -> (AnyLock, Client) {
     let client = store.client().await;
     (L::of(&client, store.name("lock")), client)
 }
 
 /// A handle with an owner.
-async fn owned<L: Reentrant>(store: &Store) -> L {
+async fn owned<L: Reentrant>(store: &Store) -> AnyLock {
     let (lock, client) = lock_and_client::<L>(store).await;
     lock.as_owner(&client.new_owner())
 }
@@ -40,7 +40,7 @@ pub(crate) async fn each_release_releases_one_hold<L: Reentrant>(store: &Store) 
 }
 
 pub(crate) async fn a_guard_may_be_reentered<L: Reentrant>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let outer = lock.lease(store.long()).lock().await.unwrap();
     let inner = store.promptly("re-entry", outer.reenter()).await.unwrap();
     assert_eq!(inner.owner_id(), outer.owner_id());
@@ -134,7 +134,7 @@ pub(crate) async fn an_owner_reenters_past_waiters<L: Reentrant>(store: &Store) 
     let (lock, client) = lock_and_client::<L>(store).await;
     let owner = client.new_owner();
     let outer = lock.as_owner(&owner).lease(store.long()).lock().await.unwrap();
-    let mut local = lock.lock();
+    let mut local = Box::pin(lock.lock());
     assert!(poll_once(&mut local).is_pending());
     let inner = lock.as_owner(&owner);
     let inner = store.promptly("re-entry", inner.lock()).await.unwrap();
@@ -160,7 +160,7 @@ pub(crate) async fn a_cancelled_reentry_leaves_the_count_as_it_was<L: Reentrant>
     let outer = lock.as_owner(&owner).lease(store.long()).lock().await.unwrap();
     for micros in 0..30 {
         let _ = timeout(Duration::from_micros(micros * 20), outer.reenter()).await;
-        let mut again = lock.as_owner(&owner).lock();
+        let mut again = Box::pin(lock.as_owner(&owner).lock());
         let _ = poll_once(&mut again);
     }
     eventually("one hold is left", async || {
@@ -172,7 +172,7 @@ pub(crate) async fn a_cancelled_reentry_leaves_the_count_as_it_was<L: Reentrant>
 }
 
 pub(crate) async fn a_longer_lease_extends_the_ttl<L: Reentrant>(store: &Store) {
-    let lock: L = owned(store).await;
+    let lock = owned::<L>(store).await;
     let outer = lock.lease(store.steady_lease()).lock().await.unwrap();
     let inner = lock.lease(store.long()).lock().await.unwrap();
     let ttl = left(lock.inspect().await);
@@ -185,7 +185,7 @@ pub(crate) async fn a_longer_lease_extends_the_ttl<L: Reentrant>(store: &Store) 
 }
 
 pub(crate) async fn a_shorter_lease_never_shortens_the_ttl<L: Reentrant>(store: &Store) {
-    let lock: L = owned(store).await;
+    let lock = owned::<L>(store).await;
     let outer = lock.lease(store.long()).lock().await.unwrap();
     let inner = lock.lease(store.lease()).lock().await.unwrap();
     assert!(left(lock.inspect().await) > store.long() / 2);
@@ -198,7 +198,7 @@ pub(crate) async fn a_shorter_lease_never_shortens_the_ttl<L: Reentrant>(store: 
 pub(crate) async fn a_partial_release_keeps_the_lease_of_the_remaining_holds<L: Reentrant>(
     store: &Store,
 ) {
-    let lock: L = owned(store).await;
+    let lock = owned::<L>(store).await;
     let outer = lock.lease(store.long()).lock().await.unwrap();
     let inner = lock.lease(store.long() * 10).lock().await.unwrap();
     assert!(left(lock.inspect().await) > store.long() * 9);
@@ -211,7 +211,7 @@ pub(crate) async fn a_partial_release_keeps_the_lease_of_the_remaining_holds<L: 
 }
 
 pub(crate) async fn the_remaining_holds_expire_at_their_own_deadline<L: Reentrant>(store: &Store) {
-    let lock: L = owned(store).await;
+    let lock = owned::<L>(store).await;
     let (start, lease) = (store.timer(), store.steady_lease());
     let outer = lock.lease(lease).lock().await.unwrap();
     let inner = lock.lease(store.long() * 10).lock().await.unwrap();
@@ -225,7 +225,7 @@ pub(crate) async fn the_remaining_holds_expire_at_their_own_deadline<L: Reentran
 pub(crate) async fn releasing_the_outer_hold_first_keeps_the_inner_ones_lease<L: Reentrant>(
     store: &Store,
 ) {
-    let lock: L = owned(store).await;
+    let lock = owned::<L>(store).await;
     let outer = lock.lease(store.long() * 10).lock().await.unwrap();
     let inner = lock.lease(store.long()).lock().await.unwrap();
     outer.release().await.unwrap();
@@ -236,7 +236,7 @@ pub(crate) async fn releasing_the_outer_hold_first_keeps_the_inner_ones_lease<L:
 }
 
 pub(crate) async fn one_hold_without_a_lease_keeps_the_group_renewed<L: Reentrant>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let fixed = lock.lease(store.steady_lease()).lock().await.unwrap();
     let renewed = fixed.reenter().await.unwrap();
     sleep(store.steady_lease()).await;
@@ -251,7 +251,7 @@ pub(crate) async fn one_hold_without_a_lease_keeps_the_group_renewed<L: Reentran
 }
 
 pub(crate) async fn a_fixed_hold_in_a_renewed_one_is_renewed_too<L: Reentrant>(store: &Store) {
-    let lock: L = owned(store).await;
+    let lock = owned::<L>(store).await;
     let renewed = lock.lock().await.unwrap();
     let fixed = lock.lease(store.lease() / 4).lock().await.unwrap();
     sleep(store.lease() / 4).await;
@@ -277,7 +277,7 @@ pub(crate) async fn without_its_renewed_hold_a_lock_expires_with_its_fixed_one<L
 
 /// What the fixed hold asked for has passed when the renewed one goes: nothing is owed.
 pub(crate) async fn holds_without_remaining_lease_are_lost<L: Reentrant>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let fixed = lock.lease(store.steady_lease()).lock().await.unwrap();
     let renewed = fixed.reenter().await.unwrap();
     sleep(store.steady_lease() * 5 / 4).await;
@@ -289,7 +289,7 @@ pub(crate) async fn holds_without_remaining_lease_are_lost<L: Reentrant>(store: 
 }
 
 pub(crate) async fn guards_of_one_owner_are_lost_together<L: Reentrant>(store: &Store) {
-    let lock: L = owned(store).await;
+    let lock = owned::<L>(store).await;
     let outer = lock.lease(store.steady_lease()).lock().await.unwrap();
     let inner = lock.lease(store.steady_lease() / 2).lock().await.unwrap();
     let (a, b) = tokio::join!(outer.lost(), inner.lost());
@@ -313,7 +313,7 @@ pub(crate) async fn all_guards_of_a_force_released_lock_are_lost<L: Reentrant>(s
 }
 
 pub(crate) async fn a_lost_lock_cannot_be_reentered<L: Reentrant>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.lease()).lock().await.unwrap();
     guard.lost().await;
     let error = guard.reenter().await.unwrap_err();
@@ -374,7 +374,7 @@ pub(crate) async fn an_owner_holds_different_locks_independently<L: Reentrant>(s
 
 /// The inner guard is left standing; the outer one's release does not take that away.
 pub(crate) async fn a_hold_after_leave_for_outlives_the_other_holds<L: Reentrant>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let outer = lock.lease(store.long()).lock().await.unwrap();
     let inner = outer.reenter().await.unwrap();
     let start = store.timer();
@@ -390,7 +390,7 @@ pub(crate) async fn a_hold_after_leave_for_outlives_the_other_holds<L: Reentrant
 
 /// The release of a dropped guard is not passed again and again by the next re-entry.
 pub(crate) async fn reentering_in_a_loop_leaves_no_holds_behind<L: Reentrant>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let outer = lock.lease(store.long()).lock().await.unwrap();
     for _ in 0..1000 {
         drop(outer.reenter().await.unwrap());
@@ -421,10 +421,10 @@ pub(crate) async fn a_lock_reentered_a_hundred_times_is_one_lock<L: Reentrant>(s
 pub(crate) async fn a_waiter_is_served_only_after_the_last_hold<L: Reentrant>(store: &Store) {
     let (lock, client) = lock_and_client::<L>(store).await;
     let mine = lock.as_owner(&client.new_owner());
-    let other: L = one(store).await;
+    let other = one::<L>(store).await;
     let outer = mine.lease(store.long()).lock().await.unwrap();
     let inner = mine.lease(store.long()).lock().await.unwrap();
-    let mut local = lock.lock();
+    let mut local = Box::pin(lock.lock());
     assert!(poll_once(&mut local).is_pending());
     inner.release().await.unwrap();
     assert!(poll_once(&mut local).is_pending());

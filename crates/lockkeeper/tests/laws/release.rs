@@ -5,7 +5,7 @@ use lockkeeper::{Clock, Error, Phase};
 use crate::store::{Exclusive, Store, assert_is, eventually, one, pair};
 
 pub(crate) async fn release_frees_the_lock<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lock().await.unwrap();
     assert_eq!(store.stored(&store.name("lock")), 1);
     guard.release().await.unwrap();
@@ -55,7 +55,7 @@ pub(crate) async fn an_aborted_task_releases_its_lock<L: Exclusive>(store: &Stor
 }
 
 pub(crate) async fn releasing_an_expired_lock_is_not_held<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.lease()).lock().await.unwrap();
     eventually("the lease ends", async || !lock.is_locked().await.unwrap()).await;
     let error = guard.release().await.unwrap_err();
@@ -85,7 +85,7 @@ pub(crate) async fn releasing_an_expired_lock_does_not_disturb_the_new_holder<L:
 
 /// The same client, so that the stale guard and the new one share the gate.
 pub(crate) async fn a_stale_guard_does_not_disturb_its_own_client<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let stale = lock.lease(store.lease()).lock().await.unwrap();
     let new = lock.lease(store.long()).lock().await.unwrap();
     assert_is!(stale.release().await, Err(Error::NotHeld { .. }));
@@ -98,7 +98,7 @@ pub(crate) async fn dropping_a_stale_guard_does_not_disturb_the_new_holder<L: Ex
     store: &Store,
 ) {
     let client = store.client().await;
-    let theirs: L = one(store).await;
+    let theirs = one::<L>(store).await;
     let stale = L::of(&client, store.name("lock")).lease(store.lease()).lock().await.unwrap();
     let new = theirs.lease(store.long()).lock().await.unwrap();
     drop(stale);
@@ -110,7 +110,7 @@ pub(crate) async fn dropping_a_stale_guard_does_not_disturb_the_new_holder<L: Ex
 }
 
 pub(crate) async fn releasing_a_deleted_lock_is_not_held<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     assert_is!(guard.release().await, Err(Error::NotHeld { .. }));
@@ -120,7 +120,7 @@ pub(crate) async fn releasing_a_deleted_lock_is_not_held<L: Exclusive>(store: &S
 pub(crate) async fn releasing_a_lock_of_another_holder_does_not_change_it<L: Exclusive>(
     store: &Store,
 ) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     let other = store.other_holds::<L>(lock.name()).await.to_string();

@@ -62,7 +62,7 @@ pub(crate) async fn run_reports_its_wait_and_hold_times<L: Exclusive>(store: &St
 }
 
 pub(crate) async fn the_work_is_renewed_for_as_long_as_it_takes<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let ran = lock.run(async |hold| {
         store.is_renewed(&lock).await;
         !hold.is_lost()
@@ -108,7 +108,7 @@ pub(crate) async fn the_work_is_dropped_when_the_lock_is_force_released<L: Exclu
 ) {
     let options = store.options().watchdog_timeout(store.long());
     let ours = L::of(&store.client_with(options).await, store.name("lock"));
-    let theirs: L = one(store).await;
+    let theirs = one::<L>(store).await;
     let dropped = Flag::default();
     let owned = dropped.on_drop();
     let (began, begun) = tokio::sync::oneshot::channel();
@@ -131,10 +131,10 @@ pub(crate) async fn the_work_is_dropped_when_the_lock_is_force_released<L: Exclu
 }
 
 pub(crate) async fn the_work_is_dropped_when_the_lock_was_deleted<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let leased = lock.lease(store.long());
     let run = leased.run(async |_| {
-        lock.delete_silently(store).await;
+        store.delete_held::<L>(&lock).await;
         pending::<()>().await;
     });
     let ran = timeout(store.long(), run).await.expect("it ends");
@@ -180,10 +180,10 @@ pub(crate) async fn the_work_is_not_polled_after_the_deadline<L: Exclusive>(stor
 pub(crate) async fn work_whose_lock_was_deleted_returns_its_output_and_the_loss<L: Exclusive>(
     store: &Store,
 ) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let leased = lock.lease(store.long());
     let run = leased.run(async |_| {
-        lock.delete_silently(store).await;
+        store.delete_held::<L>(&lock).await;
         "written"
     });
     assert_is!(run.await,
@@ -213,7 +213,7 @@ pub(crate) async fn a_run_that_is_dropped_drops_the_work_and_releases<L: Exclusi
             began.send(()).unwrap();
             pending::<()>().await;
         };
-        ours.any().run(work).await.unwrap();
+        ours.run(work).await.unwrap();
     });
     begun.await.unwrap();
     task.abort();

@@ -6,7 +6,7 @@ use lockkeeper::{Backoff, Client, Lock};
 use tokio::time::{Instant, timeout};
 
 use crate::decorators::Counting;
-use crate::store::{Store, eventually, one, pair, poll_once};
+use crate::store::{Store, eventually, one, poll_once};
 
 pub(crate) async fn a_spinning_waiter_does_not_subscribe(store: &Store) {
     let counting = Counting::new(store.backend().await);
@@ -99,9 +99,9 @@ pub(crate) async fn a_pause_is_never_shorter_than_a_millisecond(store: &Store) {
 }
 
 pub(crate) async fn the_wait_limit_ends_a_long_pause(store: &Store) {
-    let (ours, theirs) = pair::<Lock>(store).await;
+    let (ours, theirs) = (store.client().await, one::<Lock>(store).await);
     let guard = theirs.lease(store.long()).lock().await.unwrap();
-    let slow = ours.polling(Backoff::constant(store.long()));
+    let slow = ours.lock(store.name("lock")).polling(Backoff::constant(store.long()));
     let start = Instant::now();
     assert!(slow.try_lock_for(store.lease()).await.unwrap().is_none());
     let took = start.elapsed();
@@ -119,9 +119,9 @@ async fn an_endless_back_off_never_retries() {
     let constant = Backoff::constant(Duration::MAX);
     let growing = Backoff::default().first(Duration::MAX).max(Duration::MAX).factor(u32::MAX);
     for back_off in [constant, growing] {
-        let (lock, theirs) = pair::<Lock>(&store).await;
+        let (ours, theirs) = (store.client().await, one::<Lock>(&store).await);
         let guard = theirs.lock().await.unwrap();
-        let lock = lock.polling(back_off);
+        let lock = ours.lock(store.name("lock")).polling(back_off);
         assert!(lock.try_lock_for(Duration::from_millis(100)).await.unwrap().is_none());
         let mut waiting = Box::pin(lock.lock());
         assert!(timeout(store.long(), &mut waiting).await.is_err(), "it is held");

@@ -16,9 +16,8 @@ use lockkeeper::stores::Memory;
 use lockkeeper::stores::Quorum;
 use lockkeeper::stores::Redis;
 use lockkeeper::{
-    AnyGuard, AnyLock, Client, ClientOptions, Completed, FairLock, FencedLock, Hold, Kind,
-    LeaseTime, Lock, LockInfo, LockName, LostReason, Mutex, Owner, OwnerId, Result, RunError,
-    RwLock, Ttl,
+    AnyGuard, AnyLock, Client, ClientOptions, FairLock, FencedLock, Hold, Kind, Lock, LockInfo,
+    LockName, LostReason, Mutex, OwnerId, Result, Ttl,
 };
 use testkit::{Cluster, RedisServer, Replicated, Sentinels, Shape, Stopwatch};
 use tokio::time::{Instant, sleep, timeout};
@@ -405,7 +404,7 @@ impl Store {
 
     /// Until the watchdog has renewed `lock`: after several timeouts on the paused clock, or when the TTL has
     /// grown in real time.
-    pub(crate) async fn is_renewed<L: Exclusive>(&self, lock: &L) {
+    pub(crate) async fn is_renewed(&self, lock: &AnyLock) {
         if let StoreKind::Memory(_) = self.kind {
             sleep(self.watchdog() * 5 / 2).await;
             assert!(lock.is_locked().await.unwrap(), "it was not renewed");
@@ -539,9 +538,16 @@ impl Store {
     }
 
     /// The same for the holder of `lock`.
-    pub(crate) async fn receives_notices_for<L: Exclusive>(&self, lock: &L) {
+    pub(crate) async fn receives_notices_for(&self, lock: &AnyLock) {
         let holder = lock.inspect().await.unwrap().holders.remove(0).id;
         self.receives_notices(holder.parse().expect("it is held by one of us")).await;
+    }
+
+    /// Deletes the hold of `lock` without a notice.
+    pub(crate) async fn delete_held<L: Exclusive>(&self, lock: &AnyLock) {
+        let holder = lock.inspect().await.unwrap().holders.remove(0).id;
+        let owner = holder.parse().expect("it is held by one of us");
+        self.delete_hold::<L>(lock.name(), owner).await;
     }
 
     /// Deletes the hold of `guard` without a notice.
@@ -595,8 +601,8 @@ fn subscribers(server: &RedisServer, sharded: &str, channel: &str) -> usize {
     answer.array()[1].int() as usize
 }
 
-/// An exclusive lock of any kind, so that one law covers all kinds.
-pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
+/// A kind of exclusive lock, so that one law covers all kinds.
+pub(crate) trait Exclusive: Send + 'static {
     /// Its kind at the store.
     const KIND: Kind;
     /// Another kind.
@@ -610,165 +616,74 @@ pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
     /// Whether the waiters of one client queue locally.
     const QUEUED: bool = true;
 
-    fn of(client: &Client, name: impl AsRef<[u8]>) -> Self;
-    fn any(&self) -> AnyLock;
-    fn name(&self) -> &LockName;
-
-    fn lease(&self, lease: impl Into<LeaseTime>) -> AnyLock {
-        self.any().lease(lease)
-    }
-    fn lock(&self) -> impl Future<Output = Result<AnyGuard>> + Send + Unpin + 'static {
-        Box::pin(self.any().lock())
-    }
-    fn try_lock(&self) -> impl Future<Output = Result<Option<AnyGuard>>> + Send + Unpin + 'static {
-        Box::pin(self.any().try_lock())
-    }
-    fn try_lock_for(
-        &self,
-        wait: Duration,
-    ) -> impl Future<Output = Result<Option<AnyGuard>>> + Send + Unpin + 'static {
-        Box::pin(self.any().try_lock_for(wait))
-    }
-    fn is_locked(&self) -> impl Future<Output = Result<bool>> + Send {
-        let lock = self.any();
-        async move { lock.is_locked().await }
-    }
-    fn inspect(&self) -> impl Future<Output = Result<LockInfo>> + Send {
-        let lock = self.any();
-        async move { lock.inspect().await }
-    }
-    fn force_unlock(&self, why: &str) -> impl Future<Output = Result<bool>> + Send {
-        let (lock, why) = (self.any(), why.to_owned());
-        async move { lock.force_unlock(why).await }
-    }
-    fn run<T, W: Future<Output = T>>(
-        &self,
-        work: impl FnOnce(lockkeeper::Hold) -> W,
-    ) -> impl Future<Output = Result<Completed<T>, RunError<T>>> {
-        let lock = self.any();
-        async move { lock.run(work).await }
-    }
-    fn try_run_for<T, W: Future<Output = T>>(
-        &self,
-        wait: Duration,
-        work: impl FnOnce(lockkeeper::Hold) -> W,
-    ) -> impl Future<Output = Result<Option<Completed<T>>, RunError<T>>> {
-        let lock = self.any();
-        async move { lock.try_run_for(wait, work).await }
-    }
-
-    /// Deletes its hold without a notice.
-    fn delete_silently(&self, store: &Store) -> impl Future<Output = ()> {
-        async {
-            let holder = self.inspect().await.unwrap().holders.remove(0).id;
-            let owner = holder.parse().expect("it is held by one of us");
-            store.delete_hold::<Self>(self.name(), owner).await;
-        }
-    }
+    fn of(client: &Client, name: impl AsRef<[u8]>) -> AnyLock;
 }
 
+/// A kind whose owners can hold it more than once.
+pub(crate) trait Reentrant: Exclusive {}
+
 macro_rules! exclusive {
-    ($Type:ident, $kind:ident, $Other:ident, $make:ident $(, $differs:item)*) => {
+    ($Type:ident, $kind:ident, $Other:ident, $make:expr $(, $differs:item)*) => {
         impl Exclusive for $Type {
             const KIND: Kind = Kind::$kind;
             type Other = $Other;
             $($differs)*
 
-            fn of(client: &Client, name: impl AsRef<[u8]>) -> Self {
-                client.$make(name)
-            }
-            fn any(&self) -> AnyLock {
-                self.clone().into()
-            }
-            fn name(&self) -> &LockName {
-                $Type::name(self)
+            fn of(client: &Client, name: impl AsRef<[u8]>) -> AnyLock {
+                let make: fn(&Client, &[u8]) -> AnyLock = $make;
+                make(client, name.as_ref())
             }
         }
     };
 }
 
-exclusive!(Lock, Lock, Mutex, lock);
-// Other libraries of the Redlock family do not publish.
-exclusive!(Mutex, Mutex, Lock, mutex, const RECHECK: Duration = Duration::from_millis(100););
-// The store keeps the queue.
-exclusive!(FairLock, Fair, Mutex, fair_lock, const QUEUED: bool = false;);
-exclusive!(FencedLock, Lock, Mutex, fenced_lock);
-
 /// A lock whose waiters poll.
-#[derive(Clone, Debug)]
-pub(crate) struct Polling(pub(crate) Lock);
-
-impl Exclusive for Polling {
-    const KIND: Kind = Kind::Lock;
-    type Other = Mutex;
-    const NOTIFIED: bool = false;
-    const RECHECK: Duration = Duration::from_millis(128);
-    const TRIES: u64 = 11;
-
-    fn of(client: &Client, name: impl AsRef<[u8]>) -> Self {
-        Self(client.spin_lock(name))
-    }
-    fn any(&self) -> AnyLock {
-        self.0.clone().into()
-    }
-    fn name(&self) -> &LockName {
-        self.0.name()
-    }
-}
+pub(crate) struct Polling;
 
 /// The write side of a read/write lock.
-#[derive(Clone, Debug)]
-pub(crate) struct WriteSide(RwLock);
+pub(crate) struct WriteSide;
 
-impl Exclusive for WriteSide {
-    const KIND: Kind = Kind::Write;
-    type Other = Lock;
-    // A waiting writer announces itself at this interval.
+exclusive!(Lock, Lock, Mutex, |client, name| client.lock(name).into());
+// Other libraries of the Redlock family do not publish.
+exclusive!(
+    Mutex,
+    Mutex,
+    Lock,
+    |client, name| client.mutex(name).into(),
+    const RECHECK: Duration = Duration::from_millis(100);
+);
+// The store keeps the queue.
+exclusive!(
+    FairLock,
+    Fair,
+    Mutex,
+    |client, name| client.fair_lock(name).into(),
+    const QUEUED: bool = false;
+);
+exclusive!(FencedLock, Lock, Mutex, |client, name| client.fenced_lock(name).into());
+exclusive!(
+    Polling,
+    Lock,
+    Mutex,
+    |client, name| client.spin_lock(name).into(),
+    const NOTIFIED: bool = false;,
+    const RECHECK: Duration = Duration::from_millis(128);,
+    const TRIES: u64 = 11;
+);
+// A waiting writer announces itself at this interval.
+exclusive!(
+    WriteSide,
+    Write,
+    Lock,
+    |client, name| client.rw_lock(name).writer(),
     const RECHECK: Duration = Duration::from_millis(1200);
+);
 
-    fn of(client: &Client, name: impl AsRef<[u8]>) -> Self {
-        Self(client.rw_lock(name))
-    }
-    fn any(&self) -> AnyLock {
-        self.0.writer()
-    }
-    fn name(&self) -> &LockName {
-        self.0.name()
-    }
-}
-
-impl Reentrant for WriteSide {
-    fn as_owner(&self, owner: &Owner) -> Self {
-        Self(self.0.as_owner(owner))
-    }
-}
-
-/// A reentrant lock.
-pub(crate) trait Reentrant: Exclusive {
-    fn as_owner(&self, owner: &Owner) -> Self;
-
-    async fn hold_count(&self, owner: &Owner) -> Result<u64> {
-        self.any().hold_count(owner).await
-    }
-}
-
-impl Reentrant for Polling {
-    fn as_owner(&self, owner: &Owner) -> Self {
-        Self(self.0.as_owner(owner))
-    }
-}
-
-macro_rules! reentrant {
-    ($($Type:ident)+) => {
-        $(impl Reentrant for $Type {
-            fn as_owner(&self, owner: &Owner) -> Self {
-                $Type::as_owner(self, owner)
-            }
-        })+
-    };
-}
-
-reentrant!(Lock FairLock FencedLock);
+impl Reentrant for Lock {}
+impl Reentrant for FairLock {}
+impl Reentrant for FencedLock {}
+impl Reentrant for Polling {}
+impl Reentrant for WriteSide {}
 
 /// See [`Store::timer`].
 pub(crate) struct Timer {
@@ -792,14 +707,14 @@ impl Timer {
 }
 
 /// Handles of two clients to one lock.
-pub(crate) async fn pair<L: Exclusive>(store: &Store) -> (L, L) {
+pub(crate) async fn pair<L: Exclusive>(store: &Store) -> (AnyLock, AnyLock) {
     let name = store.name("lock");
     let (ours, theirs) = (store.client().await, store.client().await);
     (L::of(&ours, &name), L::of(&theirs, &name))
 }
 
 /// A handle of a new client to the same lock.
-pub(crate) async fn one<L: Exclusive>(store: &Store) -> L {
+pub(crate) async fn one<L: Exclusive>(store: &Store) -> AnyLock {
     L::of(&store.client().await, store.name("lock"))
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
-use lockkeeper::{Client, Error};
+use lockkeeper::{AnyLock, Client, Error};
 use testkit::{Flaky, Gate};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -19,7 +19,7 @@ fn late<L: Exclusive>() -> Duration {
 }
 
 /// Waits in a new task; returns the time of the grant.
-fn waiter<L: Exclusive>(lock: &L) -> tokio::task::JoinHandle<Instant> {
+fn waiter(lock: &AnyLock) -> tokio::task::JoinHandle<Instant> {
     let lock = lock.clone();
     tokio::spawn(async move {
         let guard = lock.lock().await.unwrap();
@@ -30,9 +30,12 @@ fn waiter<L: Exclusive>(lock: &L) -> tokio::task::JoinHandle<Instant> {
 }
 
 /// A waiter of another client that has subscribed, or has tried where waiters poll.
-async fn listening<L: Exclusive>(store: &Store, lock: &L) -> tokio::task::JoinHandle<Instant> {
+async fn listening<L: Exclusive>(
+    store: &Store,
+    lock: &AnyLock,
+) -> tokio::task::JoinHandle<Instant> {
     if !L::NOTIFIED {
-        let mut waiting = lock.lock();
+        let mut waiting = Box::pin(lock.lock());
         assert!(poll_once(&mut waiting).is_pending());
         return tokio::spawn(async move {
             let guard = waiting.await.unwrap();
@@ -51,7 +54,7 @@ pub(crate) async fn a_waiter_acquires_as_soon_as_the_lock_is_released<L: Exclusi
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
     store.receives_notices_of(&guard).await;
-    let waiter = listening(store, &theirs).await;
+    let waiter = listening::<L>(store, &theirs).await;
     guard.release().await.unwrap();
     store.promptly("the waiter is woken", waiter).await.unwrap();
 }
@@ -61,9 +64,9 @@ pub(crate) async fn a_waiter_of_the_same_client_acquires_as_soon_as_the_lock_is_
 >(
     store: &Store,
 ) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
-    let mut next = lock.lock();
+    let mut next = Box::pin(lock.lock());
     assert!(poll_once(&mut next).is_pending());
     guard.release().await.unwrap();
     store.promptly("the waiter is woken", next).await.unwrap().release().await.unwrap();
@@ -84,7 +87,7 @@ pub(crate) async fn a_waiter_acquires_when_the_lease_of_a_dead_holder_expires<L:
 }
 
 pub(crate) async fn a_waiter_acquires_when_a_forgotten_guard_expires<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let start = store.timer();
     std::mem::forget(lock.lease(store.lease()).lock().await.unwrap());
     waiter(&lock).await.unwrap();
@@ -102,7 +105,7 @@ pub(crate) async fn a_waiter_times_out_while_the_lock_is_busy<L: Exclusive>(stor
 }
 
 pub(crate) async fn the_wait_limit_holds_in_the_local_queue<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     let start = store.timer();
     assert!(lock.try_lock_for(store.lease()).await.unwrap().is_none());
@@ -132,7 +135,7 @@ pub(crate) async fn a_wait_limit_shorter_than_a_round_trip_is_answered<L: Exclus
     let flaky = Flaky::new(store.backend().await);
     let client = Client::with_backend(flaky.backend(), store.options()).unwrap();
     let ours = L::of(&client, store.name("lock"));
-    let theirs: L = one(store).await;
+    let theirs = one::<L>(store).await;
     let guard = theirs.lock().await.unwrap();
     let attempt = async || {
         flaky.script([Gate::Slow(Duration::from_millis(100))]);
@@ -151,7 +154,7 @@ pub(crate) async fn a_store_that_stops_answering_during_the_wait_is_unreachable<
     let flaky = Flaky::new(store.backend().await);
     let options = store.options().response_timeout(store.lease());
     let client = Client::with_backend(flaky.backend(), options).unwrap();
-    let theirs: L = one(store).await;
+    let theirs = one::<L>(store).await;
     let guard = theirs.lock().await.unwrap();
     let answered = [Gate::Ok, Gate::Ok, Gate::Ok];
     flaky.script(answered.into_iter().chain(std::iter::repeat_n(Gate::Never, 1000)));
@@ -176,7 +179,7 @@ pub(crate) async fn a_release_within_the_wait_limit_grants_the_lock<L: Exclusive
 pub(crate) async fn an_endless_wait_limit_is_allowed<L: Exclusive>(store: &Store) {
     let (ours, theirs) = pair::<L>(store).await;
     let guard = ours.lease(store.long()).lock().await.unwrap();
-    let mut waiting = theirs.try_lock_for(Duration::MAX);
+    let mut waiting = Box::pin(theirs.try_lock_for(Duration::MAX));
     assert!(poll_once(&mut waiting).is_pending());
     guard.release().await.unwrap();
     let next = store.promptly("the waiter is woken", waiting).await.unwrap();
@@ -202,7 +205,7 @@ pub(crate) async fn the_lease_of_a_waiter_starts_at_the_grant<L: Exclusive>(stor
 
 /// The lease of the receiver counts, not that of the giver.
 pub(crate) async fn a_handoff_sets_the_lease_of_the_receiver<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let giver = lock.lease(store.long() * 20).lock().await.unwrap();
     let mut receiver = Box::pin(lock.lease(store.long()).lock());
     assert!(poll_once(&mut receiver).is_pending());
@@ -216,11 +219,11 @@ pub(crate) async fn a_handoff_sets_the_lease_of_the_receiver<L: Exclusive>(store
 }
 
 pub(crate) async fn waiters_of_one_client_are_served_in_order<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     let (order, mut tasks) = (Arc::new(StdMutex::new(Vec::new())), JoinSet::new());
     for place in 0..40 {
-        let mut waiting = lock.lock();
+        let mut waiting = Box::pin(lock.lock());
         assert!(poll_once(&mut waiting).is_pending());
         let order = Arc::clone(&order);
         tasks.spawn(async move {
@@ -237,7 +240,7 @@ pub(crate) async fn waiters_of_one_client_are_served_in_order<L: Exclusive>(stor
 }
 
 pub(crate) async fn a_thousand_waiters_of_one_client_are_all_served<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     let guard = lock.lease(store.long()).lock().await.unwrap();
     let (served, mut tasks) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
     for _ in 0..1000 {
@@ -257,11 +260,11 @@ pub(crate) async fn a_thousand_waiters_of_one_client_are_all_served<L: Exclusive
 }
 
 pub(crate) async fn waiters_of_many_clients_are_all_served<L: Exclusive>(store: &Store) {
-    let holder: L = one(store).await;
+    let holder = one::<L>(store).await;
     let guard = holder.lease(store.long()).lock().await.unwrap();
     let mut waiters = Vec::new();
     for _ in 0..5 {
-        let lock: L = one(store).await;
+        let lock = one::<L>(store).await;
         waiters.extend([waiter(&lock), waiter(&lock)]);
     }
     guard.release().await.unwrap();
@@ -276,7 +279,7 @@ pub(crate) async fn a_cancelled_waiter_leaves_nothing_behind<L: Exclusive>(store
     store.receives_notices_of(&guard).await;
     let name = store.name("lock");
     let before = store.listeners(&name);
-    let waiting = listening(store, &theirs).await;
+    let waiting = listening::<L>(store, &theirs).await;
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
     eventually("it listens no longer", async || store.listeners(&name) == before).await;
@@ -307,7 +310,7 @@ pub(crate) async fn the_last_waiter_ends_the_subscription<L: Exclusive>(store: &
     let name = store.name("lock");
     let guard = ours.lease(store.long()).lock().await.unwrap();
     store.receives_notices_of(&guard).await;
-    let waiters = [listening(store, &theirs).await, waiter(&theirs), waiter(&theirs)];
+    let waiters = [listening::<L>(store, &theirs).await, waiter(&theirs), waiter(&theirs)];
     guard.release().await.unwrap();
     for waiter in waiters {
         waiter.await.unwrap();
@@ -319,11 +322,11 @@ pub(crate) async fn the_last_waiter_ends_the_subscription<L: Exclusive>(store: &
 
 /// The head of the local queue is cancelled when it is served.
 pub(crate) async fn a_cancelled_waiter_wakes_the_next_one<L: Exclusive>(store: &Store) {
-    let lock: L = one(store).await;
+    let lock = one::<L>(store).await;
     for _ in 0..20 {
         let guard = lock.lease(store.long()).lock().await.unwrap();
-        let mut first = lock.lock();
-        let mut second = lock.lock();
+        let mut first = Box::pin(lock.lock());
+        let mut second = Box::pin(lock.lock());
         assert!(poll_once(&mut first).is_pending());
         assert!(poll_once(&mut second).is_pending());
         let release = guard.release();
@@ -364,12 +367,12 @@ pub(crate) async fn random_cancellations_leave_no_lock_held<L: Exclusive>(store:
 
 /// Wake-ups may get lost.
 pub(crate) async fn a_waiter_without_wake_ups_rechecks<L: Exclusive>(store: &Store) {
-    let holder: L = one(store).await;
+    let holder = one::<L>(store).await;
     let deaf = Arc::new(Deaf(store.backend().await));
     let deaf = Client::with_backend(deaf, store.options()).unwrap();
     let deaf = L::of(&deaf, store.name("lock"));
     let guard = holder.lease(store.long()).lock().await.unwrap();
-    let mut waiting = deaf.lock();
+    let mut waiting = Box::pin(deaf.lock());
     // Long enough that it has subscribed and sleeps.
     assert!(timeout(Duration::from_millis(200), &mut waiting).await.is_err());
     let start = store.timer();
@@ -382,7 +385,7 @@ pub(crate) async fn a_waiter_without_wake_ups_rechecks<L: Exclusive>(store: &Sto
 
 /// Ten waiters: none of them asks more often than it has reason to.
 pub(crate) async fn waiters_do_not_poll_in_a_tight_loop<L: Exclusive>(store: &Store) {
-    let holder: L = one(store).await;
+    let holder = one::<L>(store).await;
     let counting = Counting::new(store.backend().await);
     let client = Client::with_backend(counting.clone(), store.options()).unwrap();
     let lock = L::of(&client, store.name("lock"));

@@ -67,7 +67,10 @@ impl Cluster {
                 && (strangers.is_none() || answers.len() == self.seeds.len())
             {
                 self.apply(answers);
-                return self.open_committers().await;
+                // Fails if acknowledgement was asked for, and a node that answers cannot do it.
+                let shards = self.shards();
+                let committers = shards.iter().filter_map(|shard| shard.committer.as_ref());
+                return join_all(committers.map(Committer::ensure)).await.into_iter().collect();
             }
             match permanent {
                 Some(fault) => return Err(fault),
@@ -111,13 +114,6 @@ impl Cluster {
              published both ways"
         );
         Wakes::Both
-    }
-
-    /// Fails if acknowledgement was asked for, and a node that answers cannot do it.
-    async fn open_committers(&self) -> Result<(), Fault> {
-        let shards = self.shards();
-        let committers = shards.iter().filter_map(|shard| shard.committer.as_ref());
-        join_all(committers.map(Committer::ensure)).await.into_iter().collect()
     }
 
     /// Asks some of these nodes at once, and more of them while none of the cluster has answered.

@@ -14,6 +14,7 @@ pub(super) const OUT_MAX: usize = 1024 * 1024;
 const SPARE_MAX: usize = 64 * 1024;
 
 /// A connection in use.
+#[derive(Default)]
 pub(super) struct Live {
     pub(super) generation: u64,
     pub(super) identity: Option<Identity>,
@@ -40,21 +41,7 @@ pub(super) struct Live {
 
 impl Live {
     pub(super) fn new(generation: u64, identity: Option<Identity>, direct: Option<Direct>) -> Self {
-        Self {
-            generation,
-            identity,
-            epoch: 0,
-            direct,
-            writing: false,
-            rest: None,
-            out: Vec::new(),
-            spare: Vec::new(),
-            fresh: 0,
-            sent: VecDeque::new(),
-            encoded: 0,
-            taken: 0,
-            called: Vec::new(),
-        }
+        Self { generation, identity, direct, ..Self::default() }
     }
 
     /// The number of requests without a reply.
