@@ -144,17 +144,12 @@ fn moving(Info(text): Info) -> Option<Finding> {
     let own = text.lines().find(|line| line.contains("myself"))?;
     let slots = own.split(' ').filter_map(|word| word.strip_prefix('[')?.split_once("->-"));
     let slots: Vec<_> = slots.map(|(slot, _)| slot).collect();
-    let detail = match &slots[..] {
-        [] => return None,
-        slots => format!(
-            "{}: until that ends, fenced, fair and read/write locks, semaphores and latches wait there, and \
-             other locks are served",
-            match slots.len() {
-                1 => format!("slot {} is being moved", slots[0]),
-                count => format!("{count} slots are being moved, {} first", slots[0]),
-            }
-        ),
-    };
+    let detail = format!(
+        "slots that are being moved: {}, {} first; until that ends, fenced, fair and read/write locks, \
+         semaphores and latches wait there, and other locks are served",
+        slots.len(),
+        slots.first()?
+    );
     Some(Finding::note("slots", detail, "complete the migration (redis-cli --cluster fix)"))
 }
 
@@ -406,7 +401,7 @@ fn replication(
         findings.push(Finding::danger("replication", detail, remedy));
     }
     if all > 0 {
-        findings.push(acknowledgement(&count, all, terms, minimum.is_some_and(|count| count > 0)));
+        findings.push(acknowledgement(&count, all, terms));
     } else if expected.is_some() {
         let detail = "no replica: nothing can take over for a primary that fails";
         findings.push(Finding::note("replication", detail, "start a replica"));
@@ -426,17 +421,13 @@ fn replicas_of_member(info: &Info) -> Option<Finding> {
 }
 
 /// Returns what acknowledgement by replicas proves.
-fn acknowledgement(count: &str, all: usize, terms: Option<Terms>, has_minimum: bool) -> Finding {
+fn acknowledgement(count: &str, all: usize, terms: Option<Terms>) -> Finding {
     let fenced = "use fenced locks where it must not happen";
     let ask = format!("let all of them acknowledge each lock (acknowledged_by), or {fenced}");
-    let narrowed = match has_minimum {
-        true => "; min-replicas-to-write narrows that, and does not close it",
-        false => "",
-    };
     let detail = match terms {
         None => format!(
             "{count}, and none must acknowledge a lock: what the primary answered last may not have \
-             reached them when one takes over, so that a lock may be held by two clients{narrowed}"
+             reached them when one takes over, so that a lock may be held by two clients"
         ),
         Some(Terms { replicas, is_strict: true, .. }) if replicas as usize >= all => {
             let detail = format!(
@@ -447,11 +438,11 @@ fn acknowledgement(count: &str, all: usize, terms: Option<Terms>, has_minimum: b
         }
         Some(Terms { is_strict: false, .. }) if all == 1 => format!(
             "{count}, which acknowledges each lock while it is connected: a lock acquired without it \
-             may be held by two clients after a failover{narrowed}"
+             may be held by two clients after a failover"
         ),
         Some(Terms { replicas, .. }) => format!(
             "{count}, and {replicas} must acknowledge each lock: it survives if one that \
-             acknowledged it is promoted, and may be held by two clients if another one is{narrowed}"
+             acknowledged it is promoted, and may be held by two clients if another one is"
         ),
     };
     Finding::note("replication", detail, &ask)

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use uuid::Uuid;
 
 use super::command::Command;
-use super::list::{cursor, of_key, place};
+use super::list::{cursor, index, of_key};
 use super::{Inner, keys, script};
 use crate::backend::{
     Changed, ClientEntry, ClientInfo, Fault, Holding, Kind, List, Page, Resource, Seen,
@@ -63,7 +63,7 @@ impl Inner {
     /// Lists the announced clients. The cursor is an index, so clients that come or go shift the
     /// others.
     pub(super) async fn list_clients(&self, request: &List) -> Result<Page, Fault> {
-        let first = place(request);
+        let first = index(request);
         let last = first + u64::from(request.limit.max(1)) - 1;
         let range = of_key("ZRANGE", keys::clients()).arg(first).arg(last);
         let ids: Vec<Vec<u8>> = match self.route.call(keys::clients(), range).await {

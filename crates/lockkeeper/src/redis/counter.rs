@@ -15,7 +15,6 @@ use crate::LockName;
 use crate::backend::CountChange;
 
 impl Inner {
-    /// Creates a request to acquire permits of a semaphore.
     pub(super) fn acquire_counter(&self, request: &Acquire) -> Command<Attempt> {
         let call = remembered(&script::SEMAPHORE_ACQUIRE, 2, &request.resource);
         let call = call.arg(request.owner).arg(request.count);
@@ -101,7 +100,6 @@ impl Inner {
     }
 }
 
-/// Creates a request for the free permits, or the count.
 pub(super) fn inspect(name: &LockName) -> Command<Counted> {
     script::COUNTER_INSPECT.call(1).arg(name.as_bytes())
 }

@@ -35,7 +35,6 @@ pub(super) fn of_connection(error: io::Error, maybe_ran: bool) -> Fault {
 }
 
 impl ErrorReply {
-    /// Parses the text of an error.
     pub(super) fn parse(text: &str) -> Self {
         let (code, detail) = text.split_once(' ').unwrap_or((text, ""));
         Self { code: code.to_owned(), detail: detail.to_owned() }
@@ -65,7 +64,6 @@ impl ErrorReply {
         self.code == "ERR" && self.detail.starts_with("syntax error")
     }
 
-    /// Whether the server does not know the command.
     pub(super) fn is_unknown_command(&self) -> bool {
         self.code == "ERR" && self.detail.starts_with("unknown command")
     }

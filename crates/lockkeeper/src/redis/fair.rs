@@ -21,7 +21,6 @@ fn with_keys<T>(call: Command<T>, name: &LockName) -> Command<T> {
     call.arg(keys::timeouts(name)).arg(keys::seen(name)).arg(keys::grace(name))
 }
 
-/// Creates a request to acquire a fair lock.
 pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Command<Attempt> {
     let name = &request.resource.name;
     let call = match request.fenced {
@@ -33,7 +32,6 @@ pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Command<Attempt> {
     call.token_ttl(request.fenced)
 }
 
-/// Creates a request to release a fair lock.
 pub(super) fn release(request: &Release, wakes: Wakes) -> Command<Released> {
     let name = &request.resource.name;
     let call = call(&script::FAIR_RELEASE, name, 0).arg(request.owner).arg(request.keep);
@@ -41,7 +39,6 @@ pub(super) fn release(request: &Release, wakes: Wakes) -> Command<Released> {
     call.ttl_or_empty(request.ttl).arg(u8::from(request.leave))
 }
 
-/// Creates a request for the waiters.
 pub(super) fn queue(name: &LockName) -> Command<Vec<Vec<u8>>> {
     let call = script::FAIR_QUEUE.call(3).arg(keys::queue(name));
     call.arg(keys::timeouts(name)).arg(keys::seen(name))

@@ -37,6 +37,46 @@ fn prefixed<'a>(prefix: &'a str, name: &'a LockName) -> Derived<'a> {
     Derived([prefix.as_bytes(), if open.is_empty() { b":" } else { b":{" }, name, close])
 }
 
+macro_rules! prefixed {
+    ($($(#[$doc:meta])* $key:ident = $prefix:literal;)*) => {
+        $($(#[$doc])*
+        pub(super) fn $key(name: &LockName) -> Derived<'_> {
+            prefixed($prefix, name)
+        })*
+    };
+}
+
+prefixed! {
+    /// The queue of a fair lock: a list of owners.
+    queue = "redisson_lock_queue";
+    /// The expiry of queue positions of a fair lock, for Redisson: owner → ms.
+    timeouts = "redisson_lock_timeout";
+    /// The last heartbeats of our own waiters of a fair lock: owner → ms.
+    seen = "lockkeeper_seen";
+    /// The grace period for stale waiters of a fair lock, after the server was stalled or unreachable.
+    grace = "lockkeeper_grace";
+    /// The last fencing token of a lock.
+    token = "redisson_lock_token";
+    /// The waiting writers of a read/write lock: owner → ms of the last request.
+    writers = "lockkeeper_writers";
+    /// How long readers have waited for a read/write lock, and whether it is their turn.
+    patience = "lockkeeper_patience";
+    /// Never exists. In a slot that is being migrated, a script that declares it does not run.
+    whole = "lockkeeper_whole";
+    /// The answers to requests that must not run twice: id → answer.
+    replies = "lockkeeper_replies";
+    /// Marks a temporary permit semaphore: created by an acquire, deleted with its last permit.
+    temporary = "lockkeeper_temporary";
+    /// The channel for releases of a read/write lock.
+    rw_channel = "redisson_rwlock";
+    /// The channel for released permits.
+    permits_channel = "redisson_sc";
+    /// The channel for releases of a lock or mutex.
+    channel = "redisson_lock__channel";
+    /// The recorded force-releases of a lock.
+    forced = "lockkeeper_forced";
+}
+
 /// Derives a name with a suffix by Redisson's rule.
 fn suffixed<'a>(name: &'a LockName, suffix: &'a str) -> Derived<'a> {
     let Derived([open, name, close, _]) = tagged(name);
@@ -61,62 +101,12 @@ pub(super) fn read_hold(name: &LockName, owner: &OwnerId, number: u32) -> Vec<u8
     key
 }
 
-/// The queue of a fair lock: a list of owners.
-pub(super) fn queue(name: &LockName) -> Derived<'_> {
-    prefixed("redisson_lock_queue", name)
-}
-
-/// The expiry of queue positions of a fair lock, for Redisson: owner → ms.
-pub(super) fn timeouts(name: &LockName) -> Derived<'_> {
-    prefixed("redisson_lock_timeout", name)
-}
-
-/// The last heartbeats of our own waiters of a fair lock: owner → ms.
-pub(super) fn seen(name: &LockName) -> Derived<'_> {
-    prefixed("lockkeeper_seen", name)
-}
-
-/// The grace period for stale waiters of a fair lock, after the server was stalled or unreachable.
-pub(super) fn grace(name: &LockName) -> Derived<'_> {
-    prefixed("lockkeeper_grace", name)
-}
-
 /// What a member of a quorum has kept since it joined.
 pub(super) const MARKER: &str = "lockkeeper_quorum";
-
-/// The last fencing token of a lock.
-pub(super) fn token(name: &LockName) -> Derived<'_> {
-    prefixed("redisson_lock_token", name)
-}
-
-/// The waiting writers of a read/write lock: owner → ms of the last request.
-pub(super) fn writers(name: &LockName) -> Derived<'_> {
-    prefixed("lockkeeper_writers", name)
-}
-
-/// How long readers have waited for a read/write lock, and whether it is their turn.
-pub(super) fn patience(name: &LockName) -> Derived<'_> {
-    prefixed("lockkeeper_patience", name)
-}
-
-/// Never exists. In a slot that is being migrated, a script that declares it does not run.
-pub(super) fn whole(name: &LockName) -> Derived<'_> {
-    prefixed("lockkeeper_whole", name)
-}
-
-/// The answers to requests that must not run twice: id → answer.
-pub(super) fn replies(name: &LockName) -> Derived<'_> {
-    prefixed("lockkeeper_replies", name)
-}
 
 /// The acquired permits of a permit semaphore with their expiry.
 pub(super) fn permit_ends(name: &LockName) -> Derived<'_> {
     suffixed(name, "timeout")
-}
-
-/// Marks a temporary permit semaphore: created by an acquire, deleted with its last permit.
-pub(super) fn temporary(name: &LockName) -> Derived<'_> {
-    prefixed("lockkeeper_temporary", name)
 }
 
 /// Returns the semaphores whose [`permit_ends`] a key may be: `a` and `{a}` share one.
@@ -132,16 +122,6 @@ pub(super) fn is_beside(key: &[u8]) -> bool {
     ours.iter().any(|prefix| key.starts_with(prefix))
 }
 
-/// The channel for releases of a read/write lock.
-pub(super) fn rw_channel(name: &LockName) -> Derived<'_> {
-    prefixed("redisson_rwlock", name)
-}
-
-/// The channel for released permits.
-pub(super) fn permits_channel(name: &LockName) -> Derived<'_> {
-    prefixed("redisson_sc", name)
-}
-
 /// The channel for an opened latch. Redisson always adds braces here.
 pub(super) fn latch_channel(name: &LockName) -> Derived<'_> {
     Derived([b"redisson_countdownlatch__channel__{", name.as_bytes(), b"}", b""])
@@ -153,16 +133,6 @@ fn turn_channel(name: &LockName, owner: &OwnerId) -> Vec<u8> {
     channel.push(b':');
     channel.extend_from_slice(owner.encode(&mut OwnerId::encode_buffer()));
     channel
-}
-
-/// The channel for releases of a lock or mutex.
-pub(super) fn channel(name: &LockName) -> Derived<'_> {
-    prefixed("redisson_lock__channel", name)
-}
-
-/// The recorded force-releases of a lock.
-pub(super) fn forced(name: &LockName) -> Derived<'_> {
-    prefixed("lockkeeper_forced", name)
 }
 
 /// The announcement of a client.
@@ -216,10 +186,8 @@ mod tests {
         assert_eq!(text(channel(&"order:7".into())), "redisson_lock__channel:{order:7}");
         assert_eq!(text(channel(&"{eu}:order:7".into())), "redisson_lock__channel:{eu}:order:7");
         assert_eq!(text(channel(&"foo{bar".into())), "redisson_lock__channel:foo{bar");
-        assert_eq!(text(forced(&"a".into())), "lockkeeper_forced:{a}");
         assert_eq!(text(permit_ends(&"a".into())), "{a}:timeout");
         assert_eq!(text(permit_ends(&"{eu}:a".into())), "{eu}:a:timeout");
-        assert_eq!(text(rw_channel(&"a".into())), "redisson_rwlock:{a}");
         assert_eq!(text(latch_channel(&"{a}".into())), "redisson_countdownlatch__channel__{{a}}");
         for name in ["a", "{eu}:a", "{a}"] {
             let name = LockName::from(name);
@@ -228,9 +196,6 @@ mod tests {
         }
         assert_eq!(semaphores_of(b"{a}:timeout").count(), 2);
         assert_eq!(semaphores_of(b"a:timeout").count(), 0);
-        let owner: OwnerId = "6e0c0000-0000-4000-8000-000000000000:42".parse().unwrap();
-        let turn = "redisson_lock__channel:{a}:6e0c0000-0000-4000-8000-000000000000:42";
-        assert_eq!(turn_channel(&"a".into(), &owner), turn.as_bytes());
         let mut encoded = Vec::new();
         channel(&"a".into()).write(&mut encoded);
         assert_eq!(encoded, b"$26\r\nredisson_lock__channel:{a}\r\n");

@@ -30,6 +30,7 @@ const HOLDERS_MAX: usize = 128;
 const FIELDS_MAX: usize = 16;
 
 /// Where a list goes on: in a cluster, shard by shard in the order of the ids of their primaries.
+#[derive(Default)]
 struct ScanPosition {
     /// `None` if there is nothing more.
     shard: Option<Arc<Shard>>,
@@ -53,18 +54,10 @@ impl ScanPosition {
 }
 
 impl Inner {
-    fn here(&self, request: &List) -> ScanPosition {
+    fn position(&self, request: &List) -> ScanPosition {
         let Some(cluster) = self.route.cluster() else {
-            let (shard, from) = (self.route.only().cloned(), place(request));
-            let id = String::new();
-            return ScanPosition {
-                shard,
-                id,
-                from,
-                version: 0,
-                page: Page::default(),
-                after: None,
-            };
+            let (shard, from) = (self.route.only().cloned(), index(request));
+            return ScanPosition { shard, from, ..ScanPosition::default() };
         };
         let version = *cluster.versions().borrow();
         let text = String::from_utf8_lossy(&request.cursor);
@@ -117,10 +110,10 @@ impl Inner {
     async fn list_locks(&self, request: &List, pattern: &Pattern) -> Result<Page, Fault> {
         // The permit key of a semaphore matches no pattern for its name, so SCAN gets no pattern. A
         // pattern for all names need not be matched at all.
-        let mut here = self.here(request);
-        let mut page = std::mem::take(&mut here.page);
-        let Some(shard) = &here.shard else { return Ok(page) };
-        let (keys, next) = match self.scan(shard, here.from, request.limit).await {
+        let mut at = self.position(request);
+        let mut page = std::mem::take(&mut at.page);
+        let Some(shard) = &at.shard else { return Ok(page) };
+        let (keys, next) = match self.scan(shard, at.from, request.limit).await {
             Ok(found) => found,
             // The locks of other shards can still be listed.
             Err(fault) if fault.may_pass() && self.route.only().is_none() => {
@@ -132,14 +125,14 @@ impl Inner {
             Err(fault) => return Err(fault),
         };
         page.next = match next {
-            0 => here.after.clone(),
-            next => Some(here.cursor(next)),
+            0 => at.after.clone(),
+            next => Some(at.cursor(next)),
         };
         if let (Some(cluster), None) = (self.route.cluster(), &page.next) {
             // A slot that has moved meanwhile may have taken locks from a shard that was not listed to one
             // that was.
             cluster.refresh().await;
-            page.incomplete |= here.version != *cluster.versions().borrow();
+            page.incomplete |= at.version != *cluster.versions().borrow();
         }
         let keys: Vec<_> = keys
             .into_iter()
@@ -218,26 +211,19 @@ impl Inner {
             found.extend(hash.and_then(|hash| hash.listed(name, left, None)));
         }
         for ((name, ..), answer) in whole.into_iter().zip(answers) {
-            let held = match answer {
-                Ok(held) => held,
-                // The script is not loaded yet, or the key has changed its type.
-                Err(_) => {
-                    match self.route.call(name.as_bytes(), rw::inspect(&name, self.wakes)).await {
-                        Ok(held) => held,
-                        Err(fault) if fault.may_pass() => return Err(fault),
-                        Err(Fault::WrongKind { .. }) => continue,
-                        Err(_) => {
-                            *incomplete = true;
-                            continue;
-                        }
+            match answer {
+                Ok(held) => {
+                    let mut lock = held.lock(&Resource { kind: Kind::Read, name });
+                    if lock.holders.iter().any(|holder| !holder.shared) {
+                        lock.kind = Kind::Write;
                     }
+                    found.extend((!lock.holders.is_empty()).then_some(lock));
                 }
-            };
-            let mut lock = held.lock(&Resource { kind: Kind::Read, name });
-            if lock.holders.iter().any(|holder| !holder.shared) {
-                lock.kind = Kind::Write;
+                Err(fault) if fault.may_pass() => return Err(fault),
+                // The key has changed its type.
+                Err(Fault::WrongKind { .. }) => {}
+                Err(_) => *incomplete = true,
             }
-            found.extend((!lock.holders.is_empty()).then_some(lock));
         }
         Ok(found)
     }
@@ -271,7 +257,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns all details of one name.
     async fn describe(&self, name: &LockName, kind: Option<Kind>) -> Result<LockInfo, Fault> {
         let kind = match kind {
             Some(kind) => kind,
@@ -350,12 +335,7 @@ impl Inner {
         let mut found = Vec::new();
         for ((name, counted), ids) in names.into_iter().zip(counted).zip(taken) {
             let resource = Resource { kind: Kind::Permits, name };
-            let lock = match counted {
-                Ok(counted) => Ok(with_permits(counted.lock(&resource), ids)),
-                // The script is not loaded yet, or the key is something else.
-                Err(_) => self.describe_permits(&resource).await,
-            };
-            match lock {
+            match counted.map(|counted| with_permits(counted.lock(&resource), ids)) {
                 Ok(LockInfo { taken: 0, .. } | LockInfo { count: None, .. })
                 | Err(Fault::WrongKind { .. }) => {}
                 Ok(lock) => found.push(lock),
@@ -374,7 +354,6 @@ impl Inner {
     }
 }
 
-/// Creates a request for the acquired permits, the first ones.
 fn taken(name: &LockName) -> Command<Scored> {
     let ids = of_key("ZRANGEBYSCORE", keys::permit_ends(name));
     let ids = ids.arg(format!("({}", now_ms())).arg("+inf").arg("WITHSCORES");
@@ -386,13 +365,12 @@ fn with_permits(mut lock: LockInfo, ids: Result<Scored, Fault>) -> LockInfo {
     lock
 }
 
-/// Parses the cursor of a page.
-pub(super) fn place(request: &List) -> u64 {
+pub(super) fn index(request: &List) -> u64 {
     std::str::from_utf8(&request.cursor).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-pub(super) fn cursor(place: u64) -> Vec<u8> {
-    place.to_string().into_bytes()
+pub(super) fn cursor(index: u64) -> Vec<u8> {
+    index.to_string().into_bytes()
 }
 
 /// The local clock, only for display; the scripts decide by the server's clock.
@@ -405,7 +383,6 @@ fn some_fields(name: &LockName) -> Command<Scan> {
     of_key("HSCAN", name.as_bytes()).arg("0").arg("COUNT").arg(HOLDERS_MAX)
 }
 
-/// Reads the mode of a read/write lock.
 fn mode(name: &LockName) -> Command<Option<Vec<u8>>> {
     of_key("HGET", name.as_bytes()).arg("mode")
 }

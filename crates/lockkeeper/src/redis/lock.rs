@@ -16,7 +16,6 @@ use crate::backend::{Acquire, Attempt, Fault, Release, Released, Renew, Resource
 /// The holder of a mutex that is not free.
 type Holder = Option<Vec<u8>>;
 
-/// Creates a request to acquire a lock.
 pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Command<Attempt> {
     if !request.also.is_empty() {
         return acquire_together(request);
@@ -84,7 +83,6 @@ fn acquire_together(request: &Acquire) -> Command<Attempt> {
     call
 }
 
-/// Creates a request to release a lock.
 pub(super) fn release(request: &Release, wakes: Wakes) -> Command<Released> {
     let mut call = script::LOCK_RELEASE.call(1);
     call.push(name(&request.resource));
@@ -98,7 +96,6 @@ pub(super) fn release(request: &Release, wakes: Wakes) -> Command<Released> {
     call
 }
 
-/// Creates a request to release a mutex.
 pub(super) fn release_mutex(request: &Release, wakes: Wakes) -> Command<Released> {
     let mut call = script::MUTEX_RELEASE.call(1);
     call.push(name(&request.resource));
@@ -129,7 +126,6 @@ fn acquire_mutex_from_member(request: &Acquire, nonce: &str) -> Command<Holder> 
     call.arg(request.owner).arg(request.ttl).arg(nonce).in_order()
 }
 
-/// Creates a request to hand a mutex off.
 pub(super) fn hand_off_mutex(request: &Acquire) -> Command<Attempt> {
     let call = script::MUTEX_HANDOVER.call(1).arg(name(&request.resource));
     request.from.iter().fold(call, Command::arg).arg(request.owner).arg(request.ttl)

@@ -58,7 +58,6 @@ impl Group {
     }
 }
 
-/// The membership of one server. See the module.
 pub(crate) struct Membership {
     pub(crate) group: Arc<Group>,
     pub(crate) index: usize,
@@ -314,7 +313,6 @@ pub(crate) fn members(urls: &[&str], options: &ClientOptions) -> Result<Vec<Redi
 
 /// What only a member of a quorum is asked for.
 impl Redis {
-    /// Its membership.
     pub(crate) fn membership(&self) -> &Arc<Membership> {
         self.inner.membership.as_ref().expect("only a quorum asks, and all its servers are members")
     }

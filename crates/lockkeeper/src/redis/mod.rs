@@ -233,7 +233,6 @@ impl Inner {
         }
     }
 
-    /// Interprets the answer to a release.
     fn settled_release(&self, answer: Result<Released, Fault>) -> Result<Released, Fault> {
         match answer {
             // The key belongs to something else, so this hold no longer exists.
@@ -426,10 +425,9 @@ impl Backend for Redis {
     }
 
     fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
-        if self.inner.route.is_closed() {
-            return Box::pin(std::future::ready(Err(Fault::Closed)));
-        }
-        if let Some(Err(fault)) = topic.name().map(|name| self.inner.fits(name)) {
+        let is_closed = self.inner.route.is_closed().then_some(Fault::Closed);
+        let is_unfit = || self.inner.fits(topic.name()?).err();
+        if let Some(fault) = is_closed.or_else(is_unfit) {
             return Box::pin(std::future::ready(Err(fault)));
         }
         let subscription = match topic {

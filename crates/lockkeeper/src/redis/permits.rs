@@ -7,7 +7,6 @@ use super::*;
 use crate::backend::{CountChange, PermitChange};
 use crate::{LockName, PermitId};
 
-/// Creates a request to acquire permits.
 pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Result<Command<Attempt>, Fault> {
     model::check_acquire(request)?;
     let ids = joined(PermitId::of(request.owner, request.count));
@@ -73,7 +72,6 @@ impl Inner {
     }
 }
 
-/// Creates a request for the free and acquired permits.
 pub(super) fn inspect(name: &LockName) -> Command<Counted> {
     with_keys(script::COUNTER_INSPECT.call(3), name)
 }

@@ -13,7 +13,6 @@ use tokio::sync::{Notify, watch};
 
 use super::server::Server;
 
-/// Where the primary is.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     /// Counts the changes that this client has seen.
@@ -22,7 +21,6 @@ pub(super) struct Place {
     pub(super) server: Option<Server>,
 }
 
-/// The current primary. See the module.
 pub(super) struct Primary {
     place: watch::Sender<Place>,
     /// The address never changes, only the server behind it.
@@ -77,12 +75,10 @@ impl Primary {
         self.place.borrow().server.clone()
     }
 
-    /// Its address, if it is known.
     pub(super) fn address(&self) -> Option<String> {
         self.place.borrow().server.as_ref().map(|server| server.address.to_string())
     }
 
-    /// Whether this is the current primary.
     pub(super) fn is(&self, server: &Server) -> bool {
         let place = self.place.borrow();
         place.server.as_ref().is_some_and(|one| one.is_same(server))
@@ -122,7 +118,6 @@ impl Primary {
         self.suspected.notify_one();
     }
 
-    /// Waits until the primary is suspected.
     pub(super) fn suspected(&self) -> Notified<'_> {
         self.suspected.notified()
     }

@@ -46,7 +46,6 @@ fn outstanding(counts: &[(Home, u32)]) -> u32 {
     counts.iter().map(|(_, count)| *count).max().unwrap_or(0)
 }
 
-/// A connection for wake-ups. See the module.
 pub(super) struct PubSub {
     pub(super) home: Home,
     /// The server to listen to.

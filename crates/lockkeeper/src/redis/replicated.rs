@@ -49,7 +49,6 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// For how long a server may be silent that was the primary or that others follow.
 const SILENT: Duration = Duration::from_secs(5);
 
-/// Servers of which one is the primary.
 pub(super) struct Replicated {
     servers: Vec<Arc<Asker>>,
     options: ClientOptions,

@@ -59,7 +59,6 @@ impl Value {
         if let Value::Error(error) = self { Err(error.fault()) } else { Ok(self) }
     }
 
-    /// Whether it says that the server is a replica.
     pub(super) fn is_of_replica(&self) -> bool {
         matches!(self, Value::Error(error) if error.is_of_replica())
     }
@@ -69,7 +68,6 @@ impl Value {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Malformed(pub(super) &'static str);
 
-/// Parses a stream of replies.
 pub(super) struct Parser {
     /// Lists whose elements have not all arrived, the outermost first.
     open: Vec<Open>,

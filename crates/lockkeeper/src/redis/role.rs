@@ -3,10 +3,9 @@
 //! `ROLE` says it, or `INFO replication` where the user may not send `ROLE`. A server that tells
 //! neither counts as a primary: a replica rejects the first write.
 
-use super::resp::Value;
-
 use super::command::Command;
 use super::reply::{Info, Reply};
+use super::resp::Value;
 
 /// The role of a server.
 #[derive(Clone, Debug, Eq, PartialEq)]

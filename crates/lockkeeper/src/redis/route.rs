@@ -1,10 +1,8 @@
 //! The way to the primary: how it is found, and how a change is noticed.
 //!
 //! A [`Shard`] has one connection for requests, which follows its [`Primary`]. A change gives it up, and
-//! the next one goes to the new primary. The design in mind was one connection per server, kept for
-//! ever; but only one server is the primary, and all that must outlive a change is the list of
-//! connections to kill. The connection keeps that list, by the run id of each server. A cluster has one
-//! such connection per shard, and one list for all of them.
+//! the next one goes to the new primary. All that outlives a change is the list of connections to kill, by the run
+//! id of each server. A cluster has one such connection per shard, and one list for all of them.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -31,7 +29,6 @@ use crate::backend::{Fault, Finding, Lane};
 use crate::options::ClientOptions;
 use crate::redis_options::Acknowledgement;
 
-/// The way to the servers of a store. See the module.
 pub(super) struct Route {
     way: Way,
     /// Aborted when dropped.
@@ -271,7 +268,6 @@ impl Route {
         }
     }
 
-    /// Ends the search, and all connections.
     pub(super) fn close(&self) {
         locked(&self.watcher).abort_all();
         match &self.way {

@@ -30,7 +30,6 @@ fn call<T: Reply>(
     keys.fold(script.call(count).arg(name.as_bytes()), |call, key| call.arg(*key))
 }
 
-/// Creates a request to acquire the read side.
 pub(super) fn acquire_read(request: &Acquire, wakes: Wakes) -> Result<Command<Attempt>, Fault> {
     if request.from.is_some() || !request.also.is_empty() {
         return Err(unfit(request.resource.kind));
@@ -42,7 +41,6 @@ pub(super) fn acquire_read(request: &Acquire, wakes: Wakes) -> Result<Command<At
     Ok(owner_or_empty(call, request.beside).arg(u8::from(request.waits)))
 }
 
-/// Creates a request to acquire the write side.
 pub(super) fn acquire_write(request: &Acquire, wakes: Wakes) -> Result<Command<Attempt>, Fault> {
     let Acquire { resource, owner, ttl, count, fenced, .. } = request;
     if !request.also.is_empty() {
@@ -73,19 +71,16 @@ pub(super) fn acquire_write(request: &Acquire, wakes: Wakes) -> Result<Command<A
     Ok(call.waiting_on(*fenced, channel, wakes))
 }
 
-/// Creates a request to release the read side.
 pub(super) fn release_read(request: &Release, wakes: Wakes) -> Command<Released> {
     release(call(&script::READ_RELEASE, &request.resource.name, &[], wakes), request, wakes)
 }
 
-/// Creates a request to release the write side.
 pub(super) fn release_write(request: &Release, wakes: Wakes) -> Command<Released> {
     let name = &request.resource.name;
     let call = call(&script::WRITE_RELEASE, name, &[keys::writers(name)], wakes);
     release(call, request, wakes)
 }
 
-/// Creates a request for the holders.
 pub(super) fn inspect(name: &LockName, wakes: Wakes) -> Command<Held<3>> {
     call(&script::RW_INSPECT, name, &[], wakes).arg(keys::tagged(name))
 }
@@ -97,7 +92,6 @@ fn owner_or_empty<T>(call: Command<T>, owner: Option<OwnerId>) -> Command<T> {
     }
 }
 
-/// Appends the release arguments of both sides.
 fn release(call: Command<Released>, request: &Release, wakes: Wakes) -> Command<Released> {
     let call = call.arg(request.owner).arg(request.keep).arg(wakes.publish());
     let call = call.arg(keys::rw_channel(&request.resource.name));

@@ -57,7 +57,6 @@ const REFRESH: Duration = Duration::from_secs(30);
 /// The interval of pings on a connection to a sentinel.
 const PING: Duration = Duration::from_millis(2500);
 
-/// The sentinels of one primary.
 pub(super) struct Sentinel {
     of: Sentinels,
     options: ClientOptions,

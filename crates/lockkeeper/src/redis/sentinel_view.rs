@@ -2,9 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::resp::Value;
-
 use super::command::Command;
+use super::resp::Value;
 use crate::backend::Fault;
 
 /// The primary and the other sentinels as one sentinel sees them.

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use super::tls;
 
-/// A server, and how to log in.
 #[derive(Clone)]
 pub(super) struct Server {
     pub(super) address: Address,

@@ -17,7 +17,6 @@ pub(super) struct Authority {
     pub(super) epoch: u64,
 }
 
-/// A part of the store. See the module.
 pub(super) struct Shard {
     pub(super) lane: Lane,
     pub(super) primary: Arc<Primary>,
@@ -63,7 +62,6 @@ impl Shard {
         Ok(Written { answer, acknowledged })
     }
 
-    /// Ends its connections.
     pub(super) fn close(&self) {
         self.connection.close();
         self.committer.iter().for_each(Committer::close);

@@ -11,7 +11,6 @@ use crate::backend::Fault;
 /// The number of slots of a cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// Returns the slot of a key or channel.
 pub(super) fn of(key: &[u8]) -> u16 {
     crc16(tag(key).unwrap_or(key)) % SLOTS
 }

@@ -72,7 +72,6 @@ const IDLE: Duration = Duration::from_secs(60);
 /// The lane of slots that no shard serves.
 const UNSERVED: Lane = Lane(u32::MAX);
 
-/// A cluster. See the module.
 pub(crate) struct Cluster {
     me: Weak<Cluster>,
     /// Of the client: a request may be polled in another one.
@@ -262,7 +261,6 @@ impl Cluster {
         Arc::clone(&self.shards.read().unwrap_or_else(PoisonError::into_inner)[index])
     }
 
-    /// Returns the shard that serves a slot.
     pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Shard>> {
         let owner = self.owners[usize::from(slot)].load(Ordering::Relaxed);
         index(owner).map(|index| self.shard(index))
@@ -283,7 +281,6 @@ impl Cluster {
         primaries
     }
 
-    /// The number of replicas of a shard.
     pub(crate) fn replicas(&self, shard: &Shard) -> usize {
         self.map().nodes.get(shard.lane.0 as usize).map_or(0, |nodes| nodes.len().saturating_sub(1))
     }
@@ -317,13 +314,11 @@ impl Cluster {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Ends all connections.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.shards().iter().for_each(|shard| shard.close());
     }
 
-    /// Asks for a new slot map.
     pub(crate) fn suspect(&self) {
         self.suspected.notify_one();
     }
@@ -395,7 +390,6 @@ mod tests {
         Node { id, host: "127.0.0.1".to_owned(), port: node.port() }
     }
 
-    /// Asks for the slot map until a condition holds.
     async fn refreshed(cluster: &Cluster, condition: impl Fn() -> bool) {
         let until = Instant::now() + Duration::from_secs(20);
         while !condition() {

@@ -50,7 +50,10 @@ impl Cluster {
             // A wrong password is not waited for.
             let permanent = faults.iter().find(|(_, fault)| !fault.may_pass());
             let permanent = permanent.map(|(_, fault)| (*fault).clone());
-            let said: Vec<_> = faults.iter().map(|(server, fault)| says(server, fault)).collect();
+            let said: Vec<_> = faults
+                .iter()
+                .map(|(server, fault)| format!("{}: {fault}", server.address))
+                .collect();
             let said = match &said[..] {
                 [] if asked.is_empty() => format!("no answer in time from {}", self.identity()),
                 [] => "its nodes know no slots".to_owned(),
@@ -195,7 +198,6 @@ impl Cluster {
         servers
     }
 
-    /// Asks for the slot map.
     pub(crate) async fn refresh(&self) {
         let until = Instant::now() + self.options.connect_timeout;
         let asked = self.ask(self.nodes(), ASKED, until).await;
@@ -239,10 +241,6 @@ fn next_pause(last: Duration, quiet: Duration, is_new: bool) -> Duration {
         true => PAUSE,
         false => (last * 2).min(PAUSE_MAX),
     }
-}
-
-fn says(server: &Server, fault: &Fault) -> String {
-    format!("{}: {fault}", server.address)
 }
 
 #[cfg(test)]

@@ -1,15 +1,13 @@
 //! What the nodes of a cluster say about its slots.
 
-use crate::redis::resp::Value;
-
 use crate::backend::Fault;
 use crate::redis::command::Command;
 use crate::redis::error_reply::ErrorReply;
 use crate::redis::reply::{Info, Reply};
+use crate::redis::resp::Value;
 use crate::redis::server::Server;
 use crate::redis::slot::SLOTS;
 
-/// A node of a cluster.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Node {
     pub(super) id: String,
@@ -32,7 +30,6 @@ impl Node {
     }
 }
 
-/// Slots of one shard.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Range {
     pub(super) first: u16,

@@ -3,14 +3,13 @@
 
 use std::sync::Mutex;
 
-use crate::redis::resp::Value;
-
 use super::handshake::{self, within};
 use super::wire::Wire;
 use crate::backend::Fault;
 use crate::options::ClientOptions;
 use crate::redis::command::Command;
 use crate::redis::locked;
+use crate::redis::resp::Value;
 use crate::redis::server::Server;
 
 /// Asks one server. The connection is kept for the next question.

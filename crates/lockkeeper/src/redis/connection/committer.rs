@@ -19,7 +19,6 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::redis::resp::Value;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -33,6 +32,7 @@ use crate::options::ClientOptions;
 use crate::redis::command::Command;
 use crate::redis::locked;
 use crate::redis::primary::{Place, Primary};
+use crate::redis::resp::Value;
 use crate::redis::role::Role;
 use crate::redis::server::Server;
 
@@ -57,7 +57,6 @@ pub(crate) struct Terms {
     pub(crate) is_strict: bool,
 }
 
-/// The connection for acknowledgements. See the module.
 pub(crate) struct Committer {
     shared: Arc<Shared>,
     joins: mpsc::UnboundedSender<Join>,
@@ -254,7 +253,6 @@ impl Shared {
     }
 }
 
-/// The task of a committer.
 struct Rounds {
     shared: Arc<Shared>,
     /// Set while the primary has no replica: until when it needs one all the same.

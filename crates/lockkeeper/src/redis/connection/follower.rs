@@ -14,7 +14,6 @@ use crate::options::ClientOptions;
 use crate::redis::primary::{Place, Primary};
 use crate::redis::server::Server;
 
-/// Follows a place. See the module.
 pub(crate) struct Follower {
     options: ClientOptions,
     place: watch::Receiver<Place>,

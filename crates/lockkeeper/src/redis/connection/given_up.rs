@@ -13,7 +13,6 @@ use crate::redis::locked;
 /// on it is that late.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// The list. See the module.
 #[derive(Clone, Default)]
 pub(crate) struct GivenUp(Arc<Mutex<Vec<(Identity, Instant)>>>);
 

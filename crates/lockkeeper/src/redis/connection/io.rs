@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::redis::resp::Value;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::follower::Follower;
@@ -19,6 +18,7 @@ use super::{Carrier, Shared, State};
 use crate::backend::Fault;
 use crate::redis::command::Command;
 use crate::redis::reply::Word;
+use crate::redis::resp::Value;
 use crate::redis::server::Server;
 
 /// The number of reads in a row, before other tasks get a turn.
@@ -115,7 +115,7 @@ struct EndOfTask(Arc<Shared>);
 
 impl Drop for EndOfTask {
     fn drop(&mut self) {
-        if self.0.is_forked() {
+        if self.0.origin.is_forked() {
             return;
         }
         self.0.close();

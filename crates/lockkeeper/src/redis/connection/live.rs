@@ -13,7 +13,6 @@ pub(super) const OUT_MAX: usize = 1024 * 1024;
 /// The largest write buffer that is kept for reuse.
 const SPARE_MAX: usize = 64 * 1024;
 
-/// A connection in use.
 #[derive(Default)]
 pub(super) struct Live {
     pub(super) generation: u64,

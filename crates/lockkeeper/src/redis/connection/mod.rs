@@ -80,7 +80,6 @@ const SHARE: usize = 4;
 /// starts early on small batches: 8 tasks do a third more pairs than with batches of at least four.
 const SHARE_MIN: usize = 2;
 
-/// The connection to a server. See the module.
 pub(super) struct Connection {
     shared: Arc<Shared>,
     /// Aborted when dropped.
@@ -207,7 +206,6 @@ impl Connection {
         }
     }
 
-    /// Whether there is a connection to send a request on.
     pub(super) fn is_live(&self) -> bool {
         self.shared.lock().requests.live.is_some()
     }
@@ -228,7 +226,6 @@ impl Connection {
         Request { shared: &self.shared, progress: Progress::New(command), due }
     }
 
-    /// Records that the user may not kill connections.
     pub(super) fn cannot_revoke(&self) {
         self.shared.fences.store(false, Ordering::Relaxed);
     }
@@ -238,7 +235,6 @@ impl Connection {
         self.shared.fences.load(Ordering::Relaxed)
     }
 
-    /// Returns the server's own address, if known.
     pub(super) fn server(&self) -> Option<String> {
         self.shared.lock().requests.live.as_ref()?.identity.as_ref()?.server.clone()
     }
@@ -247,7 +243,6 @@ impl Connection {
         self.shared.lock().closed
     }
 
-    /// Watches what carries requests.
     fn carriers(&self) -> watch::Receiver<Option<Carrier>> {
         self.shared.carrier.subscribe()
     }
@@ -339,20 +334,16 @@ impl Shared {
         locked(&self.state)
     }
 
-    fn is_forked(&self) -> bool {
-        self.origin.is_forked()
-    }
-
     fn abandon(&self, slot: usize) {
         // A forked child must not touch the state of its parent, which another thread may have locked.
-        if !self.is_forked() {
+        if !self.origin.is_forked() {
             self.lock().requests.abandon(slot);
         }
     }
 
     /// Hands in a request. Returns its slot.
     fn send(&self, command: Command, due: Option<Instant>, waker: &Waker) -> Result<usize, Fault> {
-        if self.is_forked() {
+        if self.origin.is_forked() {
             return Err(Fault::Closed);
         }
         let late = due.is_some_and(|due| due < self.in_time());
@@ -435,7 +426,7 @@ impl Shared {
         drop(state);
         // The socket is closed before callers learn of the fault, even if one of them is about to
         // write to it.
-        if let Some(direct) = live.direct.as_ref().filter(|_| !self.is_forked()) {
+        if let Some(direct) = live.direct.as_ref().filter(|_| !self.origin.is_forked()) {
             direct.shut_down();
         }
         drop(live);
@@ -448,7 +439,7 @@ impl Shared {
     /// The server is no primary any more. What it has answered does not count, even if the answer has
     /// arrived and only its caller has not seen it.
     fn leave(&self) {
-        if self.is_forked() {
+        if self.origin.is_forked() {
             return;
         }
         let fault = Fault::unanswered("the primary has changed");

@@ -15,13 +15,13 @@
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-use crate::redis::resp::Value;
 use tokio::time::Instant;
 
 use super::live::{Live, OUT_MAX};
 use crate::backend::Fault;
 use crate::redis::command::Command;
 use crate::redis::reply::Form;
+use crate::redis::resp::Value;
 
 mod unanswered;
 

@@ -9,7 +9,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::redis::resp::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::handshake::{self, within};
@@ -17,6 +16,7 @@ use super::wire::Wire;
 use crate::backend::Fault;
 use crate::options::ClientOptions;
 use crate::redis::command::Command;
+use crate::redis::resp::Value;
 use crate::redis::role::Role;
 use crate::redis::server::Server;
 
@@ -32,7 +32,6 @@ pub(crate) enum Mode {
     Sharded,
 }
 
-/// A connection with subscriptions.
 pub(crate) struct Subscriber {
     wire: Wire,
     mode: Mode,
@@ -53,7 +52,6 @@ enum Request {
     Ping,
 }
 
-/// What arrives.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Event {
     Message {

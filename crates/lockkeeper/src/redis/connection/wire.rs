@@ -48,7 +48,6 @@ impl Wire {
         self.parser.limit = REPLY_MAX;
     }
 
-    /// Parses the next reply from the bytes received so far.
     pub(super) fn parse(&mut self) -> Result<Option<Value>, Fault> {
         match self.parser.parse(&self.input[self.parsed..]) {
             Ok((consumed, reply)) => {

@@ -118,7 +118,6 @@ impl Inner {
         findings
     }
 
-    /// Whether the clocks of the members agree.
     async fn clocks(&self) -> Finding {
         let clocks = join_all(self.members.iter().map(|member| member.clock_ahead())).await;
         let ahead: Vec<_> = clocks.into_iter().filter_map(Result::ok).collect();

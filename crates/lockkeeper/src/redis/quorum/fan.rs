@@ -25,12 +25,10 @@ impl<F: Future + Unpin> Fan<F> {
         Self { pending: requests.into_iter().collect(), ready: VecDeque::new() }
     }
 
-    /// Adds a request.
     pub(super) fn add(&mut self, request: (usize, F)) {
         self.pending.push(request);
     }
 
-    /// The number of members that have not answered.
     pub(super) fn pending(&self) -> usize {
         self.pending.len() + self.ready.len()
     }

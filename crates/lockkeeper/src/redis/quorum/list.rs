@@ -145,7 +145,6 @@ impl Inner {
         self.members.iter().zip(said).map(entry).collect()
     }
 
-    /// One page of a list.
     pub(super) async fn list(&self, request: List) -> Result<Page, Fault> {
         match &request.select {
             Select::Named(name, kind) => self.named(name, *kind).await,
@@ -153,7 +152,6 @@ impl Inner {
         }
     }
 
-    /// One lock, with all details.
     async fn named(&self, name: &LockName, kind: Option<Kind>) -> Result<Page, Fault> {
         kind.map_or(Ok(()), |kind| self.fits(kind, None))?;
         let select = Select::Named(name.clone(), kind);

@@ -212,7 +212,6 @@ impl Inner {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Whether a member can be reached.
     fn is_up(&self, member: usize) -> bool {
         let trust = self.members[member].membership().trust();
         matches!(trust, Trust::Trusted | Trust::Quarantined(_))

@@ -1,11 +1,11 @@
 //! What becomes of requests without a reply: their deadline passes, or their connection is lost.
 
-use crate::redis::resp::Value;
 use tokio::time::Instant;
 
 use super::{MIDDLE, Outcome, Requests, Slot, State};
 use crate::backend::Fault;
 use crate::redis::connection::live::Live;
+use crate::redis::resp::Value;
 
 impl Requests {
     /// Answers the requests whose deadlines have passed, and sets the alarm for the others. Returns
