@@ -166,25 +166,3 @@ fn read_holding(client: Uuid, line: &str) -> Option<Holding> {
     let resource = Resource { kind, name: LockName::from(&name[..]) };
     Some(Holding { owner, resource, count, since, left: parts.next().and_then(time) })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_client_says_it_holds_reads_back() {
-        let client = Uuid::new_v4();
-        let name = LockName::from(&b"a b\n\xff"[..]);
-        let hold = Holding {
-            owner: OwnerId::fresh(client),
-            resource: Resource { kind: Kind::Permits, name },
-            count: 3,
-            since: UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
-            left: None,
-        };
-        let left = Holding { left: Some(hold.since + Duration::from_secs(1)), ..hold.clone() };
-        let text = write_holds(&[hold.clone(), left.clone()]);
-        let read: Vec<_> = text.lines().filter_map(|line| read_holding(client, line)).collect();
-        assert_eq!(read, [hold, left]);
-    }
-}

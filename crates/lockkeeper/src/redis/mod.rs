@@ -58,8 +58,6 @@ mod sentinel_view;
 mod server;
 mod shard;
 mod slot;
-#[cfg(test)]
-mod testing;
 mod tls;
 pub(crate) mod url;
 

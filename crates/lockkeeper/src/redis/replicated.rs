@@ -26,9 +26,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::connection::asker::Asker;
+use super::connection::asker::{self, Asker};
 use super::locked;
 use super::primary::Primary;
 use super::resp::Value;
@@ -166,26 +166,20 @@ impl Replicated {
 
     /// Asks all servers at once. One that does not answer in time is not waited for.
     async fn ask_all(&self) -> Vec<Told> {
-        let mut asking = JoinSet::new();
+        let mut asked = JoinSet::new();
         for asker in self.servers.clone() {
             let options = self.options.clone();
-            asking.spawn(async move { Told::by(&asker, &options).await });
+            asked.spawn(async move { Told::by(&asker, &options).await });
         }
-        let mut answers: Vec<Told> = Vec::new();
         let limit = Instant::now() + self.options.connect_timeout;
         let mut soon = None;
-        loop {
-            let until = soon.filter(|_| self.are_enough(&answers)).unwrap_or(limit);
-            let Ok(Some(told)) = timeout_at(until.min(limit), asking.join_next()).await else {
-                break;
-            };
-            answers.extend(told);
+        let collecting = asker::collect(asked, |answers: &[Told]| {
             if answers.iter().any(|told| told.role.is_ok()) {
                 soon.get_or_insert_with(|| Instant::now() + ANSWER);
             }
-        }
-        // Late answers are dropped, and the connections are kept.
-        asking.detach_all();
+            soon.filter(|_| self.are_enough(answers)).unwrap_or(limit).min(limit)
+        });
+        let mut answers = collecting.await;
         for Asker { server, .. } in self.servers.iter().map(|asker| &**asker) {
             if !answers.iter().any(|told| told.server.is_same(server)) {
                 let role = Err(Fault::silent("no answer"));

@@ -20,9 +20,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use super::connection::asker::Asker;
+use super::connection::asker::{self, Asker};
 use super::connection::follower::Follower;
 use super::connection::subscriber::{Event, Mode, Subscriber};
 use super::error_reply::ErrorReply;
@@ -152,26 +152,24 @@ impl Sentinel {
     /// majority has answered, or for `all` of them.
     async fn ask_all(&self, all: bool) -> Answers {
         let known = locked(&self.known).clone();
-        let (mut asking, mut answers) = (JoinSet::new(), Vec::new());
+        let mut asked = JoinSet::new();
         for (address, asker) in known.clone() {
             let (options, questions) = (self.options.clone(), questions(&self.of.master));
-            asking.spawn(async move {
+            asked.spawn(async move {
                 (address, asker.ask(&questions, &options).await.and_then(understand))
             });
         }
         let mut until = Instant::now() + self.options.connect_timeout;
-        while let Ok(Some(answer)) = timeout_at(until, asking.join_next()).await {
-            answers.extend(answer);
-            let told = answers.iter().filter(|(_, told)| told.is_ok()).count();
-            if told * 2 > known.len() && !all {
-                break;
+        let is_view = |(_, view): &&(_, Result<_, _>)| view.is_ok();
+        let collecting = asker::collect(asked, |answers| {
+            match answers.iter().filter(is_view).count() {
+                0 => {}
+                count if count * 2 > known.len() && !all => until = Instant::now(),
+                _ => until = until.min(Instant::now() + ANSWER),
             }
-            if told > 0 {
-                until = until.min(Instant::now() + ANSWER);
-            }
-        }
-        // Late answers are dropped, and the connections are kept.
-        asking.detach_all();
+            until
+        });
+        let mut answers = collecting.await;
         for address in known.into_keys() {
             if !answers.iter().any(|(answered, _)| *answered == address) {
                 let late = Fault::silent("no answer");

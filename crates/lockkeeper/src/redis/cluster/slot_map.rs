@@ -214,7 +214,7 @@ impl SlotMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis::testing::reply;
+    use crate::redis::resp::{HANDSHAKE_MAX, Parser};
 
     fn node(id: &str, port: u16) -> Node {
         Node { id: id.to_owned(), host: "h".to_owned(), port }
@@ -278,11 +278,11 @@ mod tests {
     fn the_slots_of_a_node_are_understood() {
         let text = "*2\r\n*4\r\n:0\r\n:5\r\n*3\r\n$0\r\n\r\n:7000\r\n$1\r\na\r\n*3\r\n$1\r\nr\r\n:7003\r\n$1\r\nd\r\n\
                      *3\r\n:6\r\n:9\r\n*3\r\n$1\r\n?\r\n:7001\r\n$1\r\nb\r\n";
-        let slots = reply(text.as_bytes());
+        let (_, slots) = Parser::new(HANDSHAKE_MAX).parse(text.as_bytes()).unwrap();
         let info = Value::Bulk(b"cluster_state:ok\r\ncluster_current_epoch:6\r\n".to_vec());
         let options = crate::ClientOptions::new();
         let server = crate::redis::url::server("redis://h:7000", &options).unwrap();
-        let told = understand(&server, vec![slots, info]).unwrap();
+        let told = understand(&server, vec![slots.unwrap(), info]).unwrap();
         let replicas = vec![Node { id: "d".to_owned(), host: "r".to_owned(), port: 7003 }];
         let range = Range { first: 0, last: 5, primary: node("a", 7000), replicas };
         assert_eq!((told.epoch, told.ranges), (Some(6), vec![range]));

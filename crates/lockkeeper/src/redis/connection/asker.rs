@@ -3,6 +3,9 @@
 
 use std::sync::Mutex;
 
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
 use super::handshake::{self, within};
 use super::wire::Wire;
 use crate::backend::Fault;
@@ -11,6 +14,21 @@ use crate::redis::command::Command;
 use crate::redis::locked;
 use crate::redis::resp::Value;
 use crate::redis::server::Server;
+
+/// Collects the answers of servers that are asked at once, until the time that `until` derives from those that
+/// have arrived.
+pub(crate) async fn collect<T: 'static>(
+    mut asked: JoinSet<T>,
+    mut until: impl FnMut(&[T]) -> Instant,
+) -> Vec<T> {
+    let mut answers = Vec::new();
+    while let Ok(Some(answer)) = timeout_at(until(&answers), asked.join_next()).await {
+        answers.extend(answer);
+    }
+    // Late answers are dropped, and the connections are kept.
+    asked.detach_all();
+    answers
+}
 
 /// Asks one server. The connection is kept for the next question.
 pub(crate) struct Asker {

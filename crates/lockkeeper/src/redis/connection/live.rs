@@ -11,7 +11,7 @@ use crate::redis::command::Text;
 pub(super) const OUT_MAX: usize = 1024 * 1024;
 
 /// The largest write buffer that is kept for reuse.
-const SPARE_MAX: usize = 64 * 1024;
+const KEPT_MAX: usize = 64 * 1024;
 
 #[derive(Default)]
 pub(super) struct Live {
@@ -27,7 +27,7 @@ pub(super) struct Live {
     pub(super) rest: Option<(Vec<u8>, usize)>,
     /// Encoded requests that were not taken for writing.
     pub(super) out: Vec<u8>,
-    spare: Vec<u8>,
+    reused: Vec<u8>,
     /// The number of requests in `out`.
     pub(super) fresh: usize,
     pub(super) sent: VecDeque<usize>,
@@ -53,15 +53,15 @@ impl Live {
         self.fresh = 0;
         self.taken = self.encoded;
         self.writing = true;
-        std::mem::replace(&mut self.out, std::mem::take(&mut self.spare))
+        std::mem::replace(&mut self.out, std::mem::take(&mut self.reused))
     }
 
     /// Takes back the buffer of bytes that were written.
     pub(super) fn written(&mut self, mut buffer: Vec<u8>) {
         self.writing = false;
-        if buffer.capacity() <= SPARE_MAX {
+        if buffer.capacity() <= KEPT_MAX {
             buffer.clear();
-            self.spare = buffer;
+            self.reused = buffer;
         }
     }
 
