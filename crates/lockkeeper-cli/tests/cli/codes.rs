@@ -5,9 +5,8 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
-use std::time::Duration;
 
-use testkit::{RedisServer, Stopwatch};
+use testkit::RedisServer;
 
 use crate::support::{Scene, announce, on_every_store, sleeper, write};
 
