@@ -202,6 +202,16 @@ impl Db {
         })
     }
 
+    /// Creates one in a new folder.
+    #[cfg(test)]
+    pub(super) fn for_test() -> (Self, tempfile::TempDir) {
+        let folder = tempfile::TempDir::new().expect("there is room");
+        busy_handler::set_limit(Instant::now() + Duration::from_secs(600));
+        let location = Location::find(&folder.path().join("locks.db"), false);
+        let db = Self::open(&location.expect("a place for it")).expect("it can be made");
+        (db, folder)
+    }
+
     /// Whether the files at the path are no longer those that were opened: others open new ones.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.location.inodes() != self.inodes

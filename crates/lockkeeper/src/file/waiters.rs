@@ -206,15 +206,11 @@ impl Db {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use tempfile::TempDir;
     use uuid::Uuid;
 
     use super::*;
     use crate::backend::{Acquire, Attempt, Kind, Release, Renew, Renewed, Resource};
-    use crate::file::busy_handler;
-    use crate::file::path::Location;
     use crate::file::time::Moment;
 
     struct Queue {
@@ -233,14 +229,10 @@ mod tests {
 
         /// The same with one waiter of each of these clients.
         fn with(clients: impl Iterator<Item = Uuid>) -> Self {
-            let folder = TempDir::new().expect("there is room");
-            busy_handler::set_limit(Instant::now() + Duration::from_secs(600));
-            let location =
-                Location::find(&folder.path().join("locks.db"), false).expect("a place for it");
+            let (db, folder) = Db::for_test();
             let lock = Resource { kind: Kind::Fair, name: LockName::from("a") };
             let holder = OwnerId::fresh(Uuid::new_v4());
             let waiters = clients.map(OwnerId::fresh).collect();
-            let db = Db::open(&location).expect("it can be made");
             let mut queue = Self { db, lock, holder, waiters, _folder: folder };
             queue.at(10_000);
             assert!(matches!(queue.acquire(holder), Attempt::Granted { .. }));
