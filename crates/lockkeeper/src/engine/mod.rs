@@ -371,7 +371,7 @@ pub(crate) const UNDO_COUNTERS: Duration = Duration::from_secs(55);
 
 /// The fault for a caller whose wait for an answer has ended.
 fn no_answer() -> Fault {
-    Fault::Unreachable { maybe_ran: true, detail: "the store does not answer".into() }
+    Fault::unanswered("the store does not answer")
 }
 
 fn client_info(options: &ClientOptions) -> ClientInfo {

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use super::busy_handler;
-use super::db::{Db, Hitch};
+use super::db::{Db, Hitch, Result};
 use super::time::Moment;
 use super::waiters::Who;
 use super::wakes::Woken;
@@ -20,23 +20,24 @@ use crate::backend::{
 use crate::model::{Record, State, Wake};
 use crate::{LockName, OwnerId};
 
-/// The data that a request needs: its names, possible waiters, its id if the answer is remembered,
-/// and whether the clients of holders are needed.
+/// The data that a request needs: its names, their waiters, whether the clients of holders are needed,
+/// and its id if the answer is remembered.
 struct About<'a> {
     names: Vec<&'a LockName>,
+    who: Who<'a>,
     clients: bool,
-    waiter: Option<OwnerId>,
     reply: Option<(&'a LockName, OwnerId)>,
 }
 
 impl<'a> About<'a> {
     fn one(name: &'a LockName) -> Self {
-        Self { names: vec![name], clients: false, waiter: None, reply: None }
+        Self { names: vec![name], who: Who::These(&[]), clients: false, reply: None }
     }
 
-    fn hold(resource: &'a Resource, owner: OwnerId) -> Self {
-        let reply = (resource.kind == Kind::Semaphore).then_some((&resource.name, owner));
-        Self { waiter: Some(owner), reply, ..Self::one(&resource.name) }
+    fn hold(resource: &'a Resource, owner: &'a OwnerId) -> Self {
+        let reply = (resource.kind == Kind::Semaphore).then_some((&resource.name, *owner));
+        let who = Who::These(std::slice::from_ref(owner));
+        Self { who, reply, ..Self::one(&resource.name) }
     }
 }
 
@@ -45,7 +46,7 @@ type Loaded<'a> = (State, Vec<(&'a LockName, Record)>);
 
 impl Db {
     pub(super) fn acquire(&mut self, request: &Acquire) -> Result<Attempt, Fault> {
-        let mut about = About::hold(&request.resource, request.owner);
+        let mut about = About::hold(&request.resource, &request.owner);
         about.names.extend(request.also.iter().map(|(name, _)| name));
         let answer = |state: &mut State, now: u64| state.acquire(request, now);
         let done = busy_handler::at_once(|| self.change(&about, answer));
@@ -58,7 +59,7 @@ impl Db {
     }
 
     pub(super) fn release(&mut self, request: &Release) -> Result<Released, Fault> {
-        let about = About::hold(&request.resource, request.owner);
+        let about = About::hold(&request.resource, &request.owner);
         let changed = self.change(&about, |state, now| state.release(request, now));
         let (mut answer, woken) = changed.map_err(|fault| self.or_busy(fault))?;
         if let Ok(Released::Freed { listeners }) = &mut answer {
@@ -149,14 +150,8 @@ impl Db {
 
     pub(super) fn inspect(&mut self, resource: &Resource) -> Result<LockInfo, Fault> {
         self.read(|db, moment| {
-            let record = db.load(&resource.name, Who::All, moment)?;
-            let mut state = State::behind(moment.epoch);
-            for client in record.clients() {
-                if let Some(client) = db.load_client(client, moment.now)? {
-                    state.put_client(client, moment.now);
-                }
-            }
-            state.put(&resource.name, record);
+            let about = About { who: Who::All, clients: true, ..About::one(&resource.name) };
+            let (mut state, _) = db.load_all(&about, moment)?;
             Ok(state.inspect(resource, moment.now)?)
         })
     }
@@ -198,11 +193,11 @@ impl Db {
         })
     }
 
-    fn load_all<'a>(&self, about: &About<'a>, moment: Moment) -> Result<Loaded<'a>, Hitch> {
+    fn load_all<'a>(&self, about: &About<'a>, moment: Moment) -> Result<Loaded<'a>> {
         let mut state = State::behind(moment.epoch);
         let mut before = Vec::with_capacity(about.names.len());
         for name in &about.names {
-            let record = self.load(name, Who::These(about.waiter.as_slice()), moment)?;
+            let record = self.load(name, about.who, moment)?;
             for client in record.clients().into_iter().filter(|_| about.clients) {
                 if let Some(client) = self.load_client(client, moment.now)? {
                     state.put_client(client, moment.now);
