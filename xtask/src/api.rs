@@ -78,6 +78,8 @@ fn item_lines(page: &str) -> Vec<String> {
     let own = page.split("id=\"synthetic-implementations\"").next().unwrap_or(page);
     let own = own.split("id=\"blanket-implementations\"").next().unwrap_or(own);
     let (methods, traits) = own.split_once("id=\"trait-implementations\"").unwrap_or((own, ""));
+    // Methods of the type that it derefs to are listed there.
+    let methods = methods.split("id=\"deref-methods").next().unwrap_or(methods);
     let declared = between(methods, "<pre class=\"rust item-decl\"><code>", "</code></pre>");
     let methods = between(methods, "<h4 class=\"code-header\">", "</h4>");
     let traits = between(traits, "<h3 class=\"code-header\">", "</h3>");
@@ -109,6 +111,7 @@ mod tests {
     fn a_page_is_read_as_its_signatures() {
         let page = "<pre class=\"rust item-decl\"><code>pub struct A&lt;T&gt; { <i>/* private */</i> }</code></pre>\
             <section id=\"method.f\"><h4 class=\"code-header\">pub fn <a>f</a>(\n    &amp;self,\n) -&gt; u8</h4>\
+            <details><h2 id=\"deref-methods-B\"></h2><h4 class=\"code-header\">pub fn g()</h4></details>\
             <h2 id=\"trait-implementations\"></h2><h3 class=\"code-header\">impl Clone for A</h3>\
             <h2 id=\"blanket-implementations\"></h2><h3 class=\"code-header\">impl Any for A</h3>";
         let lines =

@@ -50,7 +50,8 @@ impl Client {
         Self::connect_with(url, ClientOptions::new()).await
     }
 
-    /// Opens a store. A [`RedisUrl`](crate::RedisUrl) composes the URL of Redis servers from its parts.
+    /// Opens a store. In a URL of Redis servers, users, passwords and the name of a master are percent-encoded; a
+    /// password can be given [beside the URL](crate::RedisOptions::password), as it is.
     ///
     /// | URL | store |
     /// |---|---|
@@ -62,7 +63,7 @@ impl Client {
     /// | `redis+sentinel://[user:password@]host[:port],host[:port]/MASTER-NAME[/db]` | the primary that these sentinels know, followed through failovers; `?sentinel_user=U&sentinel_password=P` log in to the sentinels, `sentinel_tls=no` is for sentinels without TLS |
     /// | `redis+replicated://[user:password@]host[:port],host[:port][/db]` | the primary among these servers, found by their roles |
     /// | `redis+cluster://[user:password@]host[:port],host[:port]` | the Redis Cluster that has these nodes, and others; one that answers is enough: see [the manual](crate::manual::cluster) |
-    /// | `quorum:redis://…,redis://…,redis://…` | independent Redis servers of which a majority decides: see [`RedisUrl::quorum`](crate::RedisUrl::quorum) |
+    /// | `quorum:redis://…,redis://…,redis://…` | independent Redis servers of which a majority decides: at least three, see [the manual](crate::manual::quorum) |
     /// | `redis+unix:///path[?db=N&user=U&pass=P]` | a Redis server on a Unix socket |
     ///
     /// # Errors

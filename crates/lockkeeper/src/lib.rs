@@ -30,7 +30,6 @@
 //! | [`Report`], [`Finding`] | the risks that [`Client::check`] has found |
 //! | *Settings and errors* | |
 //! | [`ClientOptions`], [`RedisOptions`] | timeouts, leases, passwords, replicas |
-//! | [`RedisUrl`] | a URL made of parts that may contain any character |
 //! | [`LeaseTime`], [`Backoff`] | how long a hold is valid; how a waiter polls |
 //! | [`Error`], [`RunError`] | by what the caller can do about them |
 //! | [`LostReason`] | why a hold is no longer valid |
@@ -126,8 +125,6 @@ pub use multi::{MultiGuard, MultiLock};
 pub use name::{LockName, Owner, OwnerId, ParseIdError, PermitId};
 pub use options::{Backoff, ClientOptions, LeaseTime};
 pub use permits::PermitSemaphore;
-#[cfg(feature = "redis")]
-pub use redis::url::RedisUrl;
 #[cfg(feature = "redis")]
 pub use redis_options::{RedisOptions, Wakeups};
 pub use run::{Completed, RunError};

@@ -229,7 +229,7 @@ impl ClientOptions {
         self
     }
 
-    /// The longest lease of any lock on a quorum: see [`RedisUrl::quorum`](crate::RedisUrl::quorum). A longer
+    /// The longest lease of any lock on a quorum: see [the manual](crate::manual::quorum). A longer
     /// one is refused. A member that may have lost its data grants nothing for this long, and neither does
     /// a new quorum. All clients of a quorum need the same. 30 s by default; without effect on other stores.
     pub fn longest_lease(mut self, span: Duration) -> Self {

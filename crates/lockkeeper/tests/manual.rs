@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::{
-    AnyGuard, Client, ClientOptions, Error, LockGuard, MultiLock, RedisOptions, RedisUrl,
-};
+use lockkeeper::{AnyGuard, Client, ClientOptions, Error, LockGuard, MultiLock, RedisOptions};
 use testkit::{Cluster, Flavour, Node, RedisServer, Replicated, Sentinels, Shape};
 
 /// The commands in the section on permissions, each as one line.
@@ -148,8 +146,9 @@ fn assert_nothing_refused(node: &Node) {
     assert_eq!(refused.array().len(), 0, "{refused:?}");
 }
 
-fn hosts(nodes: &[Node]) -> Vec<String> {
-    nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect()
+fn hosts(nodes: &[Node]) -> String {
+    let hosts = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port()));
+    hosts.collect::<Vec<_>>().join(",")
 }
 
 /// Creates the user of the manual on each server.
@@ -167,11 +166,10 @@ async fn the_permissions_of_the_manual_are_enough_for_a_failover_of_sentinels() 
     for sentinel in sentinels.sentinels() {
         sentinel.server().cli(&acl(4)).ok();
     }
-    let url = RedisUrl::sentinel("mymaster", hosts(sentinels.sentinels()))
-        .user("locks")
-        .password("secret")
-        .sentinel_user("locks")
-        .sentinel_password("secret");
+    let url = format!(
+        "redis+sentinel://locks:secret@{}/mymaster?sentinel_user=locks&sentinel_password=secret",
+        hosts(sentinels.sentinels()),
+    );
     let client = Client::connect(&url).await.unwrap();
     let guard = client.lock("app:a").lock().await.unwrap();
     let sentinels = tokio::task::spawn_blocking(move || {
@@ -196,8 +194,10 @@ async fn without_channels_of_sentinels_a_failover_is_noticed_later() {
         sentinel.server().cli(&acl(4)).ok();
         sentinel.server().cli(&["ACL", "SETUSER", "locks", "resetchannels"]).ok();
     }
-    let url = RedisUrl::sentinel("mymaster", hosts(sentinels.sentinels()));
-    let url = url.sentinel_user("locks").sentinel_password("secret");
+    let url = format!(
+        "redis+sentinel://{}/mymaster?sentinel_user=locks&sentinel_password=secret",
+        hosts(sentinels.sentinels()),
+    );
     let client = Client::connect(&url).await.unwrap();
     let failover = move || {
         sentinels.failover();
@@ -222,7 +222,7 @@ async fn the_permissions_of_the_manual_are_enough_for_replicas() {
     let acknowledged = || {
         ClientOptions::new().redis(RedisOptions::new().acknowledged_by(2, Duration::from_secs(1)))
     };
-    let url = RedisUrl::replicated(hosts(servers.nodes())).user("locks").password("secret");
+    let url = format!("redis+replicated://locks:secret@{}", hosts(servers.nodes()));
     let single = servers.primary().server().url_with("locks", "secret");
     for url in [url.as_str(), &single] {
         let client = Client::connect_with(url, acknowledged()).await.unwrap();
@@ -286,8 +286,8 @@ async fn started(shape: Shape, flavour: Flavour) -> Cluster {
     tokio::task::spawn_blocking(start).await.unwrap()
 }
 
-fn cluster_url(cluster: &Cluster, user: &str) -> RedisUrl {
-    RedisUrl::cluster(hosts(cluster.nodes())).user(user).password("secret")
+fn cluster_url(cluster: &Cluster, user: &str) -> String {
+    format!("redis+cluster://{user}:secret@{}", hosts(cluster.nodes()))
 }
 
 /// Extends a hold, again while its slot or its primary changes.
@@ -593,8 +593,9 @@ async fn the_script_of_the_manual_refuses_an_older_token() {
 /// The block of the manual for the members of a quorum.
 const MEMBER: usize = 8;
 
-fn quorum_url(members: &[RedisServer]) -> RedisUrl {
-    RedisUrl::quorum(members.iter().map(|member| format!("127.0.0.1:{}", member.port())))
+fn quorum_url(members: &[RedisServer], login: &str) -> String {
+    let urls = members.iter().map(|member| format!("redis://{login}127.0.0.1:{}", member.port()));
+    format!("quorum:{}", urls.collect::<Vec<_>>().join(","))
 }
 
 #[tokio::test]
@@ -609,7 +610,7 @@ async fn the_permissions_of_the_manual_are_enough_for_a_quorum() {
         let options = ClientOptions::new().longest_lease(lease).watchdog_timeout(lease);
         options.unreachable_after(Duration::from_secs(30))
     };
-    let url = quorum_url(&members).user("locks").password("secret");
+    let url = quorum_url(&members, "locks:secret@");
     let (client, other) = (
         Client::connect_with(&url, options()).await.unwrap(),
         Client::connect_with(&url, options()).await.unwrap(),
@@ -639,7 +640,7 @@ async fn a_member_without_a_permission_of_the_manual_does_not_join() {
     let command = acl(MEMBER);
     let (user, needed) = command.split_at(3);
     assert_eq!(user, ["ACL", "SETUSER", "locks"]);
-    let url = quorum_url(&members).user("locks").password("secret");
+    let url = quorum_url(&members, "locks:secret@");
     for without in needed {
         for member in &members {
             member.cli(&["ACL", "DELUSER", "locks"]).ok();
@@ -671,14 +672,14 @@ async fn inspection_of_a_quorum_needs_only_the_documented_permissions() {
             member.cli(command).ok();
         }
     };
-    let url = quorum_url(&members);
+    let url = quorum_url(&members, "");
     // No cold start.
     Client::connect(&url).await.unwrap().shutdown().await;
     on_all(&["HSET", "lockkeeper_quorum", "since", "0"]);
     let holder = Client::connect(&url).await.unwrap();
     let _lock = holder.lock("a").lock().await.unwrap();
     let _mutex = holder.mutex("b").lock().await.unwrap();
-    let url = quorum_url(&members).user("ops").password("secret");
+    let url = quorum_url(&members, "ops:secret@");
     for block in INSPECTED_MEMBER {
         on_all(&["DEL", "lockkeeper_quorum"]);
         on_all(&["ACL", "DELUSER", "ops"]);

@@ -77,7 +77,7 @@ impl Db {
         let mut woken = Woken::default();
         for wake in wakes {
             let Some(topic) = written(&wake.topic) else { continue };
-            let own = self.session.topics.contains_key(&topic);
+            let own = self.session.topics.contains_key(&topic) && self.is_enlisted(&topic, now)?;
             let spare = match wake.topic {
                 Topic::Permits(_) => SPARE_FOR_PERMITS,
                 _ => SPARE,
@@ -106,6 +106,14 @@ impl Db {
         let sql = "SELECT 1 FROM sessions WHERE id = ?1 AND boot = ?2";
         let mut select = self.connection.prepare_cached(sql)?;
         Ok(select.exists((self.session.id, &self.boot))?)
+    }
+
+    /// Whether this client is recorded as a listener of a topic.
+    fn is_enlisted(&self, topic: &[u8], now: u64) -> Result<bool> {
+        let sql = "SELECT 1 FROM listeners CROSS JOIN sessions ON sessions.id = session
+            WHERE topic = ?1 AND boot = ?2 AND ends >= ?3 AND session = ?4";
+        let mut select = self.connection.prepare_cached(sql)?;
+        Ok(select.exists((topic, &self.boot, signed(now), self.session.id))?)
     }
 
     /// Returns other sessions that listen for a topic, at most `limit`, from a random start. Their

@@ -1,12 +1,10 @@
-//! The grammar of the URLs of Redis servers, both ways: [`RedisUrl`] composes one, [`parse`] reads it. No error shows a
-//! URL: it may contain a password.
+//! The grammar of the URLs of Redis servers. No error shows a URL: it may contain a password.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::net::Ipv6Addr;
 use std::os::unix::ffi::OsStringExt;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::percent_decode_str;
 
 use super::server::{Address, Server};
 use super::tls;
@@ -23,223 +21,6 @@ const REPLICATED: &str = "redis+replicated://[user:password@]host[:port],host[:p
 const CLUSTER: &str = "redis+cluster://[user:password@]host[:port],host[:port]";
 const SENTINEL: &str = "redis+sentinel://[user:password@]sentinel[:port],sentinel[:port]/MASTER-NAME[/db]\
                         [?sentinel_user=U&sentinel_password=P&sentinel_tls=yes|no]";
-
-/// The characters that stay as they are.
-const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-
-/// The URL of Redis servers, made of parts that may contain any character.
-///
-/// A host may be a name, an IPv4 or an IPv6 address, with or without `:port` (an IPv6 address then in
-/// brackets). A setting that the servers do not have, as a `sentinel_password` without sentinels, is refused
-/// when connecting. `Debug` shows no password.
-///
-/// ```
-/// use lockkeeper::RedisUrl;
-///
-/// let url = RedisUrl::server("redis.internal").user("locks").password("p@ss/word").database(2);
-/// assert_eq!(url.as_str(), "redis://locks:p%40ss%2Fword@redis.internal/2");
-///
-/// let url = RedisUrl::sentinel("mymaster", ["s1", "s2", "s3:26380"]).sentinel_password("secret");
-/// assert_eq!(url.as_str(), "redis+sentinel://s1,s2,s3:26380/mymaster?sentinel_password=secret");
-///
-/// let url = RedisUrl::replicated(["10.0.0.1", "::1"]).port(6380).tls();
-/// assert_eq!(url.as_str(), "rediss+replicated://10.0.0.1:6380,[::1]:6380");
-///
-/// let url = RedisUrl::cluster(["c1", "c2"]).password("secret");
-/// assert_eq!(url.as_str(), "redis+cluster://:secret@c1,c2");
-///
-/// let url = RedisUrl::quorum(["a", "b", "c"]).database(1);
-/// assert_eq!(url.as_str(), "quorum:redis://a/1,redis://b/1,redis://c/1");
-/// ```
-#[derive(Clone, Eq, PartialEq)]
-#[must_use = "a URL has an effect when a client connects to it"]
-pub struct RedisUrl {
-    /// After `redis` or `rediss`; or `quorum:`.
-    kind: &'static str,
-    hosts: Vec<String>,
-    port: Option<u16>,
-    user: Option<String>,
-    password: Option<String>,
-    master: Option<String>,
-    database: Option<u32>,
-    is_tls: bool,
-    parameters: Vec<(&'static str, String)>,
-    text: String,
-}
-
-impl RedisUrl {
-    /// One server, or an address behind which the primary may change.
-    pub fn server(host: impl Into<String>) -> Self {
-        Self::new("", [host])
-    }
-
-    /// The primary that these sentinels know by the name `master`.
-    pub fn sentinel<H: Into<String>>(
-        master: impl Into<String>,
-        hosts: impl IntoIterator<Item = H>,
-    ) -> Self {
-        Self::new("+sentinel", hosts).with(|url| url.master = Some(master.into()))
-    }
-
-    /// The primary among these servers.
-    pub fn replicated<H: Into<String>>(hosts: impl IntoIterator<Item = H>) -> Self {
-        Self::new("+replicated", hosts)
-    }
-
-    /// The Redis Cluster that has these nodes, and others: one that answers is enough. A cluster has
-    /// database 0 only.
-    pub fn cluster<H: Into<String>>(hosts: impl IntoIterator<Item = H>) -> Self {
-        Self::new("+cluster", hosts)
-    }
-
-    /// A quorum of these independent servers: at least three, of which a majority decides. All parts are those of
-    /// each server; where the servers differ, join their URLs: `quorum:redis://…,redis://…`.
-    ///
-    /// A quorum has [`lock`](crate::Client::lock), [`spin_lock`](crate::Client::spin_lock),
-    /// [`fenced_lock`](crate::Client::fenced_lock) and [`mutex`](crate::Client::mutex); requests of all other kinds
-    /// fail with [`Invalid`](crate::Error::Invalid). For one [`longest_lease`](ClientOptions::longest_lease) after
-    /// the very first client of a quorum, none is granted: see [the manual](crate::manual::quorum).
-    pub fn quorum<H: Into<String>>(hosts: impl IntoIterator<Item = H>) -> Self {
-        Self::new(QUORUM, hosts)
-    }
-
-    fn new<H: Into<String>>(kind: &'static str, hosts: impl IntoIterator<Item = H>) -> Self {
-        let hosts = hosts.into_iter().map(Into::into).collect();
-        let url = Self {
-            kind,
-            hosts,
-            port: None,
-            user: None,
-            password: None,
-            master: None,
-            database: None,
-            is_tls: false,
-            parameters: Vec::new(),
-            text: String::new(),
-        };
-        url.with(|_| {})
-    }
-
-    /// Changes a part, and composes the text.
-    fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
-        change(&mut self);
-        self.text = self.composed();
-        self
-    }
-
-    fn parameter(self, name: &'static str, value: String) -> Self {
-        self.with(|url| {
-            url.parameters.retain(|(known, _)| *known != name);
-            url.parameters.push((name, value));
-        })
-    }
-
-    /// The port of each host without one. By default 6379, and 26379 for sentinels.
-    pub fn port(self, port: u16) -> Self {
-        self.with(|url| url.port = Some(port))
-    }
-
-    /// The user of the servers. It needs a password.
-    pub fn user(self, user: impl Into<String>) -> Self {
-        self.with(|url| url.user = Some(user.into()))
-    }
-
-    /// The password of the servers.
-    pub fn password(self, password: impl Into<String>) -> Self {
-        self.with(|url| url.password = Some(password.into()))
-    }
-
-    /// The number of the database. 0 by default.
-    pub fn database(self, database: u32) -> Self {
-        self.with(|url| url.database = Some(database))
-    }
-
-    /// Uses TLS, also for sentinels (feature `tls`).
-    pub fn tls(self) -> Self {
-        self.with(|url| url.is_tls = true)
-    }
-
-    /// The user of the sentinels. It needs a password.
-    pub fn sentinel_user(self, user: impl Into<String>) -> Self {
-        self.parameter("sentinel_user", user.into())
-    }
-
-    /// The password of the sentinels.
-    pub fn sentinel_password(self, password: impl Into<String>) -> Self {
-        self.parameter("sentinel_password", password.into())
-    }
-
-    /// Whether sentinels use TLS. As the servers by default.
-    pub fn sentinel_tls(self, is_tls: bool) -> Self {
-        self.parameter("sentinel_tls", if is_tls { "yes" } else { "no" }.to_owned())
-    }
-
-    /// The URL, with its passwords.
-    pub fn as_str(&self) -> &str {
-        &self.text
-    }
-
-    fn composed(&self) -> String {
-        let user = self.user.as_deref().map(encoded);
-        let password = self.password.as_deref().map(|text| format!(":{}", encoded(text)));
-        let login: String = user.into_iter().chain(password).collect();
-        let mut text = self.place(&if login.is_empty() { login } else { login + "@" });
-        let separators = ["?"].into_iter().chain(std::iter::repeat("&"));
-        for (separator, (name, value)) in separators.zip(&self.parameters) {
-            text += &format!("{separator}{name}={}", encoded(value));
-        }
-        text
-    }
-
-    /// The URL up to its parameters.
-    fn place(&self, login: &str) -> String {
-        let tls = if self.is_tls { "s" } else { "" };
-        let mut hosts = self.hosts.iter().map(|host| located(host, self.port)).collect::<Vec<_>>();
-        let path = self.master.as_deref().map(encoded).into_iter();
-        let path = path.chain(self.database.map(|number| number.to_string()));
-        let path: String = path.map(|part| format!("/{part}")).collect();
-        if self.kind == QUORUM {
-            hosts.iter_mut().for_each(|host| *host = format!("redis{tls}://{login}{host}{path}"));
-            return QUORUM.to_owned() + &hosts.join(",");
-        }
-        format!("redis{tls}{}://{login}{}{path}", self.kind, hosts.join(","))
-    }
-}
-
-impl AsRef<str> for RedisUrl {
-    fn as_ref(&self) -> &str {
-        self.as_str()
-    }
-}
-
-/// Without users and passwords.
-impl fmt::Debug for RedisUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RedisUrl").field(&self.place("")).finish()
-    }
-}
-
-fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, ENCODED).to_string()
-}
-
-/// A host and its port, if it has one.
-fn located(host: &str, port: Option<u16>) -> String {
-    let is_port = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let (name, own) = match host.rsplit_once(':') {
-        Some((name, own)) if is_port(own) && host.parse::<Ipv6Addr>().is_err() => (name, Some(own)),
-        _ => (host, None),
-    };
-    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    let name = bare.parse::<Ipv6Addr>().map_or_else(|_| encoded(name), |ip| format!("[{ip}]"));
-    match own.map(str::to_owned).or(port.map(|port| port.to_string())) {
-        Some(port) => format!("{name}:{port}"),
-        None => name,
-    }
-}
-
-/// Before the URLs of its members.
-pub(crate) const QUORUM: &str = "quorum:";
 
 /// Splits `redis://a,redis://b` where a URL begins: a comma may be part of a password.
 pub(crate) fn members(list: &str) -> Vec<&str> {
@@ -633,15 +414,6 @@ mod tests {
         assert!(!shown.contains("p@s") && !shown.contains("p&s"), "{shown}");
     }
 
-    /// A host with its port, as it is given, and as it is shown.
-    fn host() -> impl Strategy<Value = (String, String)> {
-        let name = prop_oneof!["[a-z][a-z0-9.-]{0,9}", Just("10.0.0.7".to_owned())];
-        let named = (name, 1..u16::MAX).prop_map(|(name, port)| format!("{name}:{port}"));
-        let six = (any::<Ipv6Addr>(), 1..u16::MAX)
-            .prop_map(|(ip, port)| (format!("[{ip}]:{port}"), format!("{ip}:{port}")));
-        prop_oneof![named.prop_map(|host| (host.clone(), host)), six]
-    }
-
     /// The parts of a URL, most of them right.
     fn written() -> impl Strategy<Value = String> {
         let word = "[a-zA-Z0-9._~%+:@!$&'()*,;= -]{0,6}";
@@ -719,64 +491,6 @@ mod tests {
                 assert!(matches!(refused, Err(Fault::Invalid { .. })), "{url}: {refused:?}");
             }
         }
-    }
-
-    proptest! {
-        /// What a `RedisUrl` is made of is what a client uses.
-        #[test]
-        fn a_composed_url_has_its_parts(
-            hosts in proptest::collection::vec(host(), 1..4),
-            (user, password, master) in (any::<String>(), any::<String>(), any::<String>()),
-            database in 0..16_u32,
-            kind in 0..5,
-        ) {
-            let [user, password, master] = [user, password, master].map(|text| format!("x{text}"));
-            let given = hosts.iter().map(|(given, _)| given.as_str());
-            let url = match kind {
-                0 => RedisUrl::server(&hosts[0].0),
-                1 => RedisUrl::sentinel(&master, given).sentinel_user(&password).sentinel_password(&user),
-                2 => RedisUrl::replicated(given),
-                3 => RedisUrl::cluster(given),
-                _ => RedisUrl::quorum(given),
-            };
-            // A cluster has one database.
-            let database = if kind == 3 { 0 } else { database };
-            let url = url.user(&user).password(&password).database(database);
-            let options = ClientOptions::new();
-            let mut found: Vec<_> = match url.as_str().strip_prefix(QUORUM) {
-                Some(list) => members(list).iter().flat_map(|one| servers(one, &options)).collect(),
-                None => servers(url.as_str(), &options),
-            };
-            let is_cluster = || matches!(parse(url.as_str(), &options), Ok(Topology::Cluster(_)));
-            prop_assert_eq!(kind == 3, kind != 4 && is_cluster());
-            if kind == 1 {
-                let Ok(Topology::Sentinel(of)) = parse(url.as_str(), &options) else { panic!("{url:?}") };
-                prop_assert_eq!(&of.master, &master);
-                // It is at the address of the first sentinel.
-                let login = (of.login.user, of.login.password, of.login.database);
-                prop_assert_eq!(login, (Some(user.clone()), Some(password.clone()), i64::from(database)));
-                found.pop();
-            }
-            prop_assert_eq!(found.len(), if kind == 0 { 1 } else { hosts.len() });
-            let sentinel = (Some(password.clone()), Some(user.clone()), 0);
-            let server = (Some(user), Some(password), i64::from(database));
-            for (one, (_, shown)) in found.into_iter().zip(&hosts) {
-                prop_assert_eq!(&one.address.to_string(), shown);
-                let expected = if kind == 1 { &sentinel } else { &server };
-                prop_assert_eq!(&(one.user, one.password, one.database), expected);
-            }
-        }
-    }
-
-    #[test]
-    fn a_composed_url_shows_no_password() {
-        let url = RedisUrl::sentinel("m", ["a", "::1"]).user("u").password("s3cret");
-        let url = url.sentinel_password("s3cret").port(7000).tls().sentinel_tls(false);
-        assert_eq!(format!("{url:?}"), "RedisUrl(\"rediss+sentinel://a:7000,[::1]:7000/m\")");
-        let url = RedisUrl::quorum(["a", "b"]).password("s3cret");
-        assert_eq!(format!("{url:?}"), "RedisUrl(\"quorum:redis://a,redis://b\")");
-        let wrong = refusal(RedisUrl::replicated(["a"]).sentinel_password("s3cret").as_str());
-        assert!(wrong.contains("sentinel_password") && !wrong.contains("s3cret"), "{wrong}");
     }
 
     #[test]

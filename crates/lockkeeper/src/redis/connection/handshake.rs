@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::redis::resp::Value;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::socket;
 use super::wire::{Wire, broken_by};
@@ -17,9 +17,9 @@ use crate::redis::command::Command;
 use crate::redis::error_reply::ErrorReply;
 use crate::redis::member::Membership;
 use crate::redis::reply::{self, Info, Reply};
+use crate::redis::resp::Value;
 use crate::redis::role::Role;
 use crate::redis::server::{Address, Server};
-use crate::redis::url::RedisUrl;
 
 /// Opens a socket and logs in.
 pub(super) async fn connect(server: &Server, options: &ClientOptions) -> Result<Wire, Fault> {
@@ -213,13 +213,13 @@ fn url_of_sentinel(role: &Value, server: &Server) -> Option<String> {
     let (host, port) =
         server.address.host().filter(|_| kind.text().as_deref() == Some("sentinel"))?;
     let master = masters.first().and_then(Value::text).unwrap_or_else(|| "MASTER-NAME".to_owned());
-    let url = RedisUrl::sentinel(master, [host]).port(port);
-    let url = match u32::try_from(server.database) {
-        Ok(database @ 1..) => url.database(database),
-        _ => url,
-    };
-    let url = if matches!(server.address, Address::Tcp(.., Some(_))) { url.tls() } else { url };
-    Some(url.as_str().to_owned())
+    let master = utf8_percent_encode(&master, NON_ALPHANUMERIC);
+    let scheme =
+        if matches!(server.address, Address::Tcp(.., Some(_))) { "rediss" } else { "redis" };
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let database = Some(server.database).filter(|number| *number > 0);
+    let database = database.map_or(String::new(), |number| format!("/{number}"));
+    Some(format!("{scheme}+sentinel://{host}:{port}/{master}{database}"))
 }
 
 /// Kills connections that were given up. Returns whether no request can execute on any of them.
@@ -323,12 +323,14 @@ pub(super) async fn within<T>(
 mod tests {
     use super::*;
     use crate::redis::url;
+    use crate::redis_options::RedisOptions;
 
     #[test]
     fn a_password_is_hidden_where_it_stands_as_a_whole() {
         let shown = |reply: &str, password: &str| {
-            let url = RedisUrl::server("h").password(password);
-            let server = url::server(url.as_str(), &ClientOptions::new()).unwrap();
+            let redis = RedisOptions::new().password(password);
+            let options = ClientOptions::new().redis(redis);
+            let server = url::server("redis://h", &options).unwrap();
             rejected(&ErrorReply::parse(reply), &server).to_string()
         };
         let wrong = "WRONGPASS invalid username-password pair or user is disabled.";
