@@ -10,8 +10,8 @@ use uuid::Uuid;
 use super::db::Db;
 use super::time::Moment;
 use crate::backend::{
-    Acquire, Attempt, Change, ClientInfo, CountChange, Fenced, Kind, PermitChange, Release, Renew,
-    Resource,
+    Acquire, Attempt, Change, ClientInfo, CountChange, Fault, Fenced, Kind, PermitChange, Release,
+    Renew, Renewed, Resource,
 };
 use crate::model::{State, Wake};
 use crate::{LockName, OwnerId, PermitId};
@@ -260,4 +260,20 @@ fn a_wall_clock_that_is_set_moves_no_lease_and_tokens_grow_all_the_same() {
         db.stopped = Some(Moment { now, epoch });
         assert_eq!(db.inspect(&lock).expect("it can be looked at").ttl, None, "it has ended");
     }
+}
+
+#[test]
+fn an_unreadable_record_is_the_fault_of_its_own_entries() {
+    let (mut db, _folder) = Db::for_test();
+    let owner = OwnerId::fresh(Uuid::nil());
+    let lock = |name| Resource { kind: Kind::Lock, name: LockName::from(name) };
+    for name in NAMES {
+        let granted = db.acquire(&Acquire::new(lock(name), owner, 9_000));
+        assert_eq!(granted, Ok(Attempt::GRANTED));
+    }
+    db.connection.execute("UPDATE names SET record = '?' WHERE name = ?1", [b"a"]).unwrap();
+    let renewed = db.renew(&NAMES.map(|name| Renew::new(lock(name), owner, Some(9_000))));
+    assert!(matches!(renewed[0], Err(Fault::Server { .. })), "{renewed:?}");
+    let held = |renewed: &_| matches!(renewed, Ok(Renewed::Held(_)));
+    assert!(renewed[1..].iter().all(held), "{renewed:?}");
 }
