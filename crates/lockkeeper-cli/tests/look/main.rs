@@ -11,6 +11,7 @@ mod ls_long;
 mod names;
 mod schema;
 mod support;
+#[cfg_attr(not(feature = "tui"), expect(dead_code, reason = "the live view has all of its tests"))]
 mod terminal;
 mod unlock;
 mod unlock_asks;

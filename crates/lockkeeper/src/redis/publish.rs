@@ -54,88 +54,9 @@ impl Wakes {
 
 #[cfg(test)]
 mod tests {
-    use testkit::Reply;
-    use uuid::Uuid;
-
     use super::*;
-    use crate::backend::{Acquire, Fenced, Kind, Release, Renew, Resource};
-    use crate::redis::connection::subscriber::{Event, Mode, Subscriber};
-    use crate::redis::testing::{arguments, cluster, run};
-    use crate::redis::{fair, keys, lock, permits, rw, url};
-    use crate::{ClientOptions, OwnerId};
 
     const ALL: [Wakes; 4] = [Wakes::Plain, Wakes::Classic, Wakes::Sharded, Wakes::Both];
-
-    /// That it is heard there as well, the tests with Redisson prove, which has each of these ways.
-    #[test]
-    fn each_request_that_may_free_a_lock_carries_its_way_and_channel() {
-        let owner = OwnerId::fresh(Uuid::new_v4());
-        let of = |kind| Release::new(Resource { kind, name: "a".into() }, owner);
-        let place = Renew { waiting: true, ..Renew::new(of(Kind::Fair).resource, owner, None) };
-        let name = LockName::from("a");
-        let channels = [keys::channel, keys::rw_channel, keys::permits_channel];
-        let [freed, rw, permits] = channels.map(|channel| channel(&name).to_vec());
-        for wakes in ALL {
-            let permits_release = permits::release(&of(Kind::Permits), wakes).unwrap();
-            for (arguments, channel) in [
-                (arguments(lock::release(&of(Kind::Lock), wakes)), &freed),
-                (arguments(lock::release_mutex(&of(Kind::Mutex), wakes)), &freed),
-                (arguments(fair::release(&of(Kind::Fair), wakes)), &freed),
-                (arguments(fair::keep_places(&[&place], wakes)), &freed),
-                (arguments(rw::release_read(&of(Kind::Read), wakes)), &rw),
-                (arguments(rw::release_write(&of(Kind::Write), wakes)), &rw),
-                (arguments(permits_release), &permits),
-            ] {
-                let way = wakes.publish().as_bytes();
-                assert!(arguments.iter().any(|one| one == way), "{wakes:?}: {arguments:?}");
-                assert!(arguments.contains(channel), "{wakes:?}: {arguments:?}");
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn a_busy_answer_counts_listeners_where_one_server_knows_them_all() {
-        let server = cluster();
-        let client = Uuid::new_v4();
-        for wakes in ALL {
-            server.cli(&["FLUSHALL"]).ok();
-            server.cli(&["SET", "permits", "1"]).ok();
-            let mode = if wakes == Wakes::Sharded { Mode::Sharded } else { Mode::Plain };
-            let options = ClientOptions::new();
-            let address = url::server(&server.url(), &options).unwrap();
-            let mut listener = Subscriber::open(&address, &options, mode).await.unwrap();
-            let of = |kind: Kind, name: &str| Resource { kind, name: name.into() };
-            let first = |resource: &Resource| {
-                Acquire::new(resource.clone(), OwnerId::fresh(client), 60_000)
-            };
-            let waits = |resource: &Resource| Acquire { waits: true, ..first(resource) };
-            let (locked, permits) = (of(Kind::Lock, "lock"), of(Kind::Permits, "permits"));
-            for channel in [keys::channel(&locked.name), keys::permits_channel(&permits.name)] {
-                listener.subscribe(vec![channel.to_vec()]);
-                assert_eq!(listener.event().await, Ok(Event::Subscribed(channel.to_vec())));
-            }
-            run(&server, lock::acquire(&first(&locked), wakes));
-            run(&server, permits::acquire(&first(&permits), wakes).unwrap());
-            let fenced = Some(Fenced { ttl: None });
-            let busy = [
-                lock::acquire(&waits(&locked), wakes),
-                lock::acquire(&Acquire { fenced, ..waits(&locked) }, wakes),
-                permits::acquire(&waits(&permits), wakes).unwrap(),
-            ];
-            for busy in busy {
-                match run(&server, busy) {
-                    Reply::Array(parts) => {
-                        assert!(wakes.counting().is_some(), "{wakes:?}");
-                        assert_eq!(parts[1].int(), 1, "{wakes:?}");
-                    }
-                    Reply::Int(left) => {
-                        assert!(left > 0 && wakes.counting().is_none(), "{wakes:?}");
-                    }
-                    other => panic!("{other:?}"),
-                }
-            }
-        }
-    }
 
     #[test]
     fn a_latch_whose_channel_is_in_another_slot_is_woken_plainly() {

@@ -16,6 +16,7 @@ use super::cluster::{self, Cluster};
 use super::command::Command;
 use super::connection::Connection;
 use super::connection::committer::{Committer, Terms};
+use super::connection::given_up::GivenUp;
 use super::locked;
 use super::member::Membership;
 use super::primary::Primary;
@@ -119,8 +120,9 @@ impl Route {
         reconnected: impl Fn(Lane) + Send + Sync + 'static,
     ) -> Self {
         let (lane, primary) = (Lane::default(), Primary::fixed(server));
-        let connection =
-            Connection::to_member(&primary, options, membership, move || reconnected(lane));
+        let (membership, on_connect) = (Some(Arc::clone(membership)), move || reconnected(lane));
+        let given_up = GivenUp::default();
+        let connection = Connection::later(&primary, options, &given_up, membership, on_connect);
         let shard = Shard { lane, primary, connection, committer: None };
         Self { way: Way::One(Arc::new(shard), Discovery::Fixed), watcher: Mutex::default() }
     }

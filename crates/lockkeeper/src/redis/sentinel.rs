@@ -16,7 +16,6 @@
 //! to as well.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -64,19 +63,18 @@ pub(super) struct Sentinel {
     options: ClientOptions,
     /// By address: those of the URL, and those that others know of.
     known: Mutex<BTreeMap<String, Arc<Asker>>>,
-    state: Mutex<State>,
-    /// The number of sentinels that are listened to.
-    heard: AtomicUsize,
-    warned: AtomicBool,
+    followed: Mutex<Followed>,
+    /// Shared with each sentinel that is listened to.
+    listening: Arc<()>,
 }
 
 #[derive(Default)]
-struct State {
+struct Followed {
     /// The address of the last primary that was followed, and its config epoch.
     address: Option<String>,
     epoch: u64,
     /// Answers below this epoch are not believed.
-    floor: u64,
+    least_epoch: u64,
     /// Since when all answers name this address with an older epoch.
     outdated: Option<(String, Instant)>,
 }
@@ -88,9 +86,8 @@ impl Sentinel {
             of,
             options: options.clone(),
             known: Mutex::new(known),
-            state: Mutex::default(),
-            heard: AtomicUsize::new(0),
-            warned: AtomicBool::new(false),
+            followed: Mutex::default(),
+            listening: Arc::default(),
         }
     }
 
@@ -188,7 +185,7 @@ impl Sentinel {
     /// Follows what the sentinels say. Returns whether there is a primary.
     fn find(&self, answers: &Answers, primary: &Primary) -> bool {
         let told = distinct(answers);
-        self.learn(&told);
+        self.note_others(&told);
         let mut votes: HashMap<(u64, &(String, u16)), usize> = HashMap::new();
         for told in &told {
             if let Some(primary) = &told.primary {
@@ -196,7 +193,7 @@ impl Sentinel {
             }
         }
         // Held until the end: an announcement comes before or after, not in between.
-        let mut state = locked(&self.state);
+        let mut state = locked(&self.followed);
         let address =
             |(host, port): &(String, u16)| self.of.login.at(host, *port).address.to_string();
         let best = votes.iter().max_by_key(|((epoch, named), votes)| {
@@ -209,7 +206,7 @@ impl Sentinel {
         // One may be known by two addresses. The others count it once.
         let count = told.iter().map(|told| told.others.len() + 1).max();
         let is_majority = told.len() * 2 > count.unwrap_or(answers.len());
-        if epoch < state.floor {
+        if epoch < state.least_epoch {
             let agree = is_majority && votes.keys().all(|(_, other)| *other == named);
             let since = match state.outdated.take() {
                 Some((before, since)) if before == address(named) => since,
@@ -223,13 +220,13 @@ impl Sentinel {
             }
             tracing::warn!(
                 epoch,
-                known = state.floor,
+                known = state.least_epoch,
                 "all sentinels report an older epoch: \
                 they were reset, or a failover was undone"
             );
         }
         let address = Some(address(named));
-        *state = State { address, epoch, floor: epoch, outdated: None };
+        *state = Followed { address, epoch, least_epoch: epoch, outdated: None };
         // The old primary is one of them.
         primary.note_replicas(told.iter().any(|told| told.replicas > Some(1)));
         primary.lead_to(&self.of.login.at(&named.0, named.1));
@@ -238,7 +235,7 @@ impl Sentinel {
 
     /// Adds sentinels that others know of, and forgets those that were added and that no sentinel
     /// names any more.
-    fn learn(&self, told: &[&SentinelView]) {
+    fn note_others(&self, told: &[&SentinelView]) {
         let mut known = locked(&self.known);
         let mut others = HashMap::new();
         for (id, host, port) in told.iter().flat_map(|told| &told.others) {
@@ -280,12 +277,12 @@ impl Sentinel {
             return;
         }
         let Ok(port) = gone.2.parse() else { return };
-        let mut state = locked(&self.state);
+        let mut state = locked(&self.followed);
         if state.address == Some(self.of.login.at(gone.1, port).address.to_string()) {
-            if state.floor == state.epoch {
+            if state.least_epoch == state.epoch {
                 tracing::warn!(announcement = %payload, "the primary was replaced");
             }
-            state.floor = state.epoch + 1;
+            state.least_epoch = state.epoch + 1;
             primary.leave(primary.epoch());
         }
         drop(state);
@@ -300,14 +297,14 @@ impl Sentinel {
                 Subscriber::open(&server, &self.options, Mode::Plain).await
             });
             if let Ok(subscriber) = opening.await {
-                let fault = self.hear(subscriber, primary).await;
+                let fault = self.follow(subscriber, primary).await;
                 tracing::debug!(sentinel = %server.address, %fault, "not listening to a sentinel");
             }
         }
     }
 
-    async fn hear(&self, mut subscriber: Subscriber, primary: &Primary) -> Fault {
-        let _heard = Heard::new(&self.heard);
+    async fn follow(&self, mut subscriber: Subscriber, primary: &Primary) -> Fault {
+        let _listening = Arc::clone(&self.listening);
         subscriber.subscribe(ANNOUNCEMENTS.map(|name| name.as_bytes().to_vec()).into());
         loop {
             tokio::select! {
@@ -380,26 +377,10 @@ impl Sentinel {
     }
 }
 
-/// Counts a sentinel that is listened to.
-struct Heard<'a>(&'a AtomicUsize);
-
-impl<'a> Heard<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Heard<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Listens to all sentinels, and asks them when there is a reason.
 pub(super) async fn watch(sentinel: Arc<Sentinel>, primary: Arc<Primary>) {
     let (mut listeners, mut listened) = (JoinSet::new(), HashMap::new());
-    let (mut asked, mut lost) = (Instant::now(), 0);
+    let (mut asked, mut lost, mut has_warned) = (Instant::now(), 0, false);
     // The sentinels may notice later than this client, without an announcement that it gets: after a
     // suspicion they are asked again and again, less and less often.
     let mut refresh = REFRESH;
@@ -419,13 +400,11 @@ pub(super) async fn watch(sentinel: Arc<Sentinel>, primary: Arc<Primary>) {
             });
         }
         let is_lost = primary.server().is_none();
-        let is_heard = sentinel.heard.load(Ordering::Relaxed) > 0;
-        if is_heard {
-            sentinel.warned.store(false, Ordering::Relaxed);
-        }
+        let is_listening = Arc::strong_count(&sentinel.listening) > 1;
+        has_warned &= !is_listening;
         lost = if is_lost { lost + 1 } else { 0 };
-        let pause = match (is_lost, is_heard) {
-            _ if locked(&sentinel.state).outdated.is_some() => DOUBT,
+        let pause = match (is_lost, is_listening) {
+            _ if locked(&sentinel.followed).outdated.is_some() => DOUBT,
             (true, _) => sentinel.options.backoff(lost).max(AGAIN),
             (_, true) => refresh,
             (_, false) => refresh.min(UNANIMOUS),
@@ -438,7 +417,7 @@ pub(super) async fn watch(sentinel: Arc<Sentinel>, primary: Arc<Primary>) {
             }
             () = sleep(pause) => {
                 refresh = REFRESH.min(refresh * 2);
-                if !is_heard && pause == UNANIMOUS && !sentinel.warned.swap(true, Ordering::Relaxed) {
+                if !is_listening && pause == UNANIMOUS && !std::mem::replace(&mut has_warned, true) {
                     tracing::warn!("no sentinel is heard: asking them every {UNANIMOUS:?}");
                 }
             }

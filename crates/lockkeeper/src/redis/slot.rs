@@ -192,12 +192,4 @@ mod tests {
             prop_assert!(name.as_bytes().is_empty() || !splits(&suggested(&name)));
         }
     }
-
-    #[test]
-    fn names_of_one_request_are_in_one_slot() {
-        let names = ["{eu}:b", "{eu}:c", "us"].map(LockName::from);
-        assert_eq!(check_together(&"{eu}:a".into(), names[..2].iter()), Ok(()));
-        let told = format!("{:?}", check_together(&"{eu}:a".into(), names.iter()).unwrap_err());
-        assert!(told.contains("us"), "{told}");
-    }
 }

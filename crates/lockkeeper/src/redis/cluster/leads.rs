@@ -99,7 +99,8 @@ impl Cluster {
         let primary = Primary::suspected_by(Arc::clone(&self.suspected));
         let me = Weak::clone(&self.me);
         let connected = move || me.upgrade().iter().for_each(|me| (me.connected)(lane));
-        let connection = Connection::later(&primary, &self.options, &self.given_up, connected);
+        let connection =
+            Connection::later(&primary, &self.options, &self.given_up, None, connected);
         let me = Weak::clone(&self.me);
         let key = move |rejected| me.upgrade()?.commit_key(lane, rejected);
         let committer =

@@ -523,47 +523,12 @@ mod tests {
         }
     }
 
-    /// After a failover none of its replicas has a link to it yet.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_new_primary_needs_the_replicas_that_are_known_for_a_while() {
-        let servers = Replicated::start();
-        servers.nodes().iter().for_each(|node| servers.promote(node));
-        // The old primary knows a little later that it has lost its replicas.
-        for node in servers.nodes() {
-            while !node.server().cli(&["INFO", "replication"]).text().contains("connected_slaves:0")
-            {
-                sleep(Duration::from_millis(10)).await;
-            }
-        }
-        let (options, primary) = (ClientOptions::new(), Primary::unknown());
-        let terms = Terms { replicas: 1, timeout: Duration::from_millis(100), is_strict: false };
-        let key = Box::new(|_| Some(b"key".to_vec()));
-        let committer = Committer::later(&primary, &options, terms, key);
-        let connection = Connection::later(&primary, &options, &GivenUp::default(), || {});
-        let commit = async || {
-            let due = Instant::now() + Duration::from_secs(10);
-            let ticket = committer.ticket(&connection, due).await.unwrap();
-            committer.commit(ticket, &connection, None).await
-        };
-        // The first one may have had no replica for long.
-        for (node, has_replicas) in servers.nodes().iter().zip([true, true, false]) {
-            primary.note_replicas(has_replicas);
-            primary.lead_to(&url::server(&node.url(), &options).unwrap());
-            let is_needed = has_replicas && node.port() != servers.nodes()[0].port();
-            assert_eq!(commit().await.is_err(), is_needed);
-            if is_needed {
-                sleep(GRACE).await;
-                assert_eq!(commit().await, Ok(()));
-            }
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_request_that_waits_for_a_primary_does_not_poll() {
         let (options, primary) = (ClientOptions::new(), Primary::unknown());
         let terms = Terms { replicas: 1, timeout: Duration::from_secs(1), is_strict: false };
         let committer = Committer::later(&primary, &options, terms, Box::new(|_| None));
-        let connection = Connection::later(&primary, &options, &GivenUp::default(), || {});
+        let connection = Connection::later(&primary, &options, &GivenUp::default(), None, || {});
         let due = Instant::now() + Duration::from_secs(3);
         let mut waiting = pin!(committer.ticket(&connection, due));
         let mut polls = 0;

@@ -60,7 +60,7 @@ mod tests {
         let open = || {
             let primary = Primary::suspected_by(Arc::default());
             primary.lead_to(&address);
-            let connection = Connection::later(&primary, &options, &given_up, || {});
+            let connection = Connection::later(&primary, &options, &given_up, None, || {});
             (primary, connection)
         };
         let (left, first) = open();

@@ -40,6 +40,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::FutureExt;
+use futures_util::future::try_join_all;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -144,27 +145,16 @@ impl Connection {
     }
 
     /// Connects in the background. Requests wait until then, at most until their deadlines. `given_up` is
-    /// that of all connections which may lead to the same server at another time.
+    /// that of all connections which may lead to the same server at another time. While a member of a quorum is
+    /// down, requests to it fail at once.
     pub(super) fn later(
         primary: &Arc<Primary>,
         options: &ClientOptions,
         given_up: &GivenUp,
+        membership: Option<Arc<Membership>>,
         on_connect: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let shared = Shared::new(primary, options, given_up.clone(), None, on_connect);
-        Self::serve(shared, Follower::new(primary, options), None)
-    }
-
-    /// Connects to a member of a quorum in the background. While it is down, requests fail at once.
-    pub(super) fn to_member(
-        primary: &Arc<Primary>,
-        options: &ClientOptions,
-        membership: &Arc<Membership>,
-        on_connect: impl Fn() + Send + Sync + 'static,
-    ) -> Self {
-        let membership = Some(Arc::clone(membership));
-        let given_up = GivenUp::default();
-        let shared = Shared::new(primary, options, given_up, membership, on_connect);
+        let shared = Shared::new(primary, options, given_up.clone(), membership, on_connect);
         Self::serve(shared, Follower::new(primary, options), None)
     }
 
@@ -187,19 +177,9 @@ impl Connection {
         &self,
         reads: Vec<Command<T>>,
     ) -> Result<Vec<Result<T, Fault>>, Fault> {
-        let mut requests: Vec<_> =
-            reads.into_iter().map(|read| self.request(read.raw(), None)).collect();
         // All are sent before the first answer is waited for.
-        std::future::poll_fn(|cx| {
-            requests.iter_mut().for_each(|request| request.send(cx));
-            Poll::Ready(())
-        })
-        .await;
-        let mut answers = Vec::with_capacity(requests.len());
-        for request in requests {
-            answers.push(reply::taken(request.await?));
-        }
-        Ok(answers)
+        let replies = try_join_all(reads.into_iter().map(|read| self.request(read.raw(), None)));
+        Ok(replies.await?.into_iter().map(reply::taken).collect())
     }
 
     /// Sends a request and waits until `due` for the reply; an error reply of the server is a value.
@@ -245,7 +225,7 @@ impl Connection {
     }
 
     fn request(&self, command: Command, due: Option<Instant>) -> Request<'_> {
-        Request { shared: &self.shared, progress: Progress::New(Some(command)), due }
+        Request { shared: &self.shared, progress: Progress::New(command), due }
     }
 
     /// Records that the user may not kill connections.
@@ -286,33 +266,22 @@ struct Request<'a> {
 }
 
 enum Progress {
-    New(Option<Command>),
+    New(Command),
     /// In this slot.
     Sent(usize),
-    Done(Option<Fault>),
+    Done,
 }
 
 impl Request<'_> {
-    fn send(&mut self, cx: &mut Context<'_>) {
-        if let Progress::New(command) = &mut self.progress
-            && let Some(command) = command.take()
-        {
-            self.progress = match self.shared.send(command, self.due, cx.waker()) {
-                Ok(slot) => Progress::Sent(slot),
-                Err(fault) => Progress::Done(Some(fault)),
-            };
-        }
-    }
-
     /// Returns whether it was not sent, and never will be.
     fn withdraw(&mut self) -> bool {
         match self.progress {
             Progress::New(_) => true,
             Progress::Sent(slot) if self.shared.lock().requests.withdraw(slot) => {
-                self.progress = Progress::Done(None);
+                self.progress = Progress::Done;
                 true
             }
-            Progress::Sent(_) | Progress::Done(_) => false,
+            Progress::Sent(_) | Progress::Done => false,
         }
     }
 }
@@ -321,22 +290,16 @@ impl Future for Request<'_> {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        if matches!(self.progress, Progress::New(_)) {
-            self.send(cx);
-            if matches!(self.progress, Progress::Sent(_)) {
-                return Poll::Pending;
-            }
+        if let Progress::Sent(slot) = self.progress {
+            let outcome = self.shared.lock().requests.outcome(slot, cx.waker());
+            let Some(outcome) = outcome else { return Poll::Pending };
+            self.progress = Progress::Done;
+            return Poll::Ready(outcome);
         }
-        match &mut self.progress {
-            &mut Progress::Sent(slot) => {
-                let outcome = self.shared.lock().requests.outcome(slot, cx.waker());
-                let Some(outcome) = outcome else { return Poll::Pending };
-                self.progress = Progress::Done(None);
-                Poll::Ready(outcome)
-            }
-            Progress::New(_) => Poll::Ready(Err(Fault::Closed)),
-            Progress::Done(fault) => Poll::Ready(Err(fault.take().unwrap_or(Fault::Closed))),
-        }
+        let progress = std::mem::replace(&mut self.progress, Progress::Done);
+        let Progress::New(command) = progress else { return Poll::Ready(Err(Fault::Closed)) };
+        self.progress = Progress::Sent(self.shared.send(command, self.due, cx.waker())?);
+        Poll::Pending
     }
 }
 
@@ -488,8 +451,7 @@ impl Shared {
         if self.is_forked() {
             return;
         }
-        let detail = "the primary has changed".into();
-        let fault = Fault::Unreachable { maybe_ran: true, detail };
+        let fault = Fault::unanswered("the primary has changed");
         let mut state = self.lock();
         state.requests.void(&fault);
         let generation = state.generation;

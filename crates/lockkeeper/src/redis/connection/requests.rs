@@ -502,14 +502,4 @@ mod tests {
         requests.deliver(&mut replies, soon).unwrap();
         assert_eq!(number(&mut requests, slot), Some(Ok(Value::Int(2))));
     }
-
-    #[test]
-    fn many_requests_are_abandoned_in_no_time() {
-        let mut requests = Requests::default();
-        let watch = testkit::Stopwatch::start();
-        let slots: Vec<_> = (0..100_000).map(|_| add(&mut requests, "a")).collect();
-        slots.into_iter().rev().for_each(|slot| requests.abandon(slot));
-        assert!(!requests.has_waiting());
-        assert!(watch.elapsed() < Duration::from_secs(10), "{:?}", watch.elapsed());
-    }
 }

@@ -215,33 +215,3 @@ impl Subscriber {
 fn misfit() -> Fault {
     Fault::silent("a message did not fit its request")
 }
-
-#[cfg(test)]
-mod tests {
-    use testkit::RedisServer;
-
-    use super::*;
-    use crate::redis::url;
-
-    async fn next(subscriber: &mut Subscriber) -> Event {
-        subscriber.event().await.expect("the connection serves")
-    }
-
-    #[tokio::test]
-    async fn forbidden_channels_are_rejected_and_the_connection_serves_on() {
-        let server = RedisServer::start();
-        let user = ["ACL", "SETUSER", "u", "on", ">p", "~*", "resetchannels", "&ok", "+@all"];
-        server.cli(&user).ok();
-        let options = ClientOptions::new();
-        let address = url::server(&server.url_with("u", "p"), &options).unwrap();
-        let mut subscriber = Subscriber::open(&address, &options, Mode::Plain).await.unwrap();
-        let both = vec![b"ok".to_vec(), b"no".to_vec()];
-        subscriber.subscribe(both.clone());
-        match next(&mut subscriber).await {
-            Event::Rejected(channels, Fault::Denied { .. }) => assert_eq!(channels, both),
-            other => panic!("{other:?}"),
-        }
-        subscriber.subscribe(vec![b"ok".to_vec()]);
-        assert_eq!(next(&mut subscriber).await, Event::Subscribed(b"ok".to_vec()));
-    }
-}

@@ -35,8 +35,7 @@ impl Inner {
                 Trust::Quarantined(left) => quarantine.push((index, left)),
                 Trust::Down(fault) => faults.push((index, fault)),
                 Trust::Unknown => {
-                    let detail = "not connected yet".into();
-                    faults.push((index, Fault::Unreachable { maybe_ran: false, detail }));
+                    faults.push((index, Fault::silent("not connected yet")));
                 }
                 Trust::Refused(fault) => return Err(fault),
             }

@@ -42,10 +42,7 @@ impl<F: Future + Unpin> Fan<F> {
 
     /// The faults of the members that have not answered in time.
     pub(super) fn late(&self) -> impl Iterator<Item = (usize, Fault)> {
-        self.unanswered().map(|member| {
-            let detail = "no answer in time".into();
-            (member, Fault::Unreachable { maybe_ran: true, detail })
-        })
+        self.unanswered().map(|member| (member, Fault::unanswered("no answer in time")))
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) {

@@ -183,10 +183,8 @@ impl Inner {
             if joined >= self.majority {
                 return Ok(());
             }
-            faults.extend(pending.into_iter().map(|index| {
-                let detail = format!("not connected within {limit:?}").into();
-                (index, Fault::Unreachable { maybe_ran: false, detail })
-            }));
+            let late = Fault::silent(format!("not connected within {limit:?}"));
+            faults.extend(pending.into_iter().map(|index| (index, late.clone())));
             return Err(self.too_few(&faults));
         }
     }
