@@ -185,10 +185,4 @@ mod tests {
         }
         assert!(load("url = \"file:b.db\"").unwrap_err().contains("absolute path"));
     }
-
-    #[test]
-    fn an_unknown_key_is_named() {
-        let error = toml::from_str::<Config>("ulr = \"redis://x\"").unwrap_err().to_string();
-        assert!(error.contains("ulr") && error.contains("`url`"), "{error}");
-    }
 }

@@ -13,7 +13,7 @@ async fn main() -> Result<()> {
     let other = Client::connect(&url).await?;
 
     let seat = client.spin_lock("example:seat:17").lock().await?;
-    let backoff = Backoff::exponential().max(Duration::from_millis(16));
+    let backoff = Backoff::default().max(Duration::from_millis(16));
     let second = other.lock("example:seat:17").polling(backoff);
     let waiting = tokio::spawn(async move { second.run(|_| async { "seated" }).await });
     tokio::time::sleep(Duration::from_millis(50)).await;

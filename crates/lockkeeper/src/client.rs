@@ -172,7 +172,7 @@ impl Client {
 
     /// The lock of this name whose waiters poll, as Redisson's `RSpinLock`: see [`Lock::polling`].
     pub fn spin_lock(&self, name: impl AsRef<[u8]>) -> Lock {
-        self.lock(name).polling(Backoff::exponential())
+        self.lock(name).polling(Backoff::default())
     }
 
     /// The semaphore of this name.

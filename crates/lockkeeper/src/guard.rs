@@ -55,11 +55,6 @@ macro_rules! guard {
             pub async fn extend(&self, span: Duration) -> Result<()> {
                 self.0.extend(span).await
             }
-
-            /// A view of the hold, without the right to release it.
-            pub fn hold(&self) -> Hold {
-                self.0.hold()
-            }
         }
 
         impl Deref for $Guard {
@@ -259,12 +254,7 @@ impl UpgradeError {
         self.guard
     }
 
-    /// Whether other readers hold the lock. Otherwise the store failed, or the read lock was lost.
-    pub fn is_busy(&self) -> bool {
-        self.error.is_none()
-    }
-
-    /// The error of the store, unless other readers hold the lock.
+    /// The error of the store, or the loss of the read lock; `None` if other readers hold the lock.
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()
     }

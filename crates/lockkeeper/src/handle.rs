@@ -167,7 +167,7 @@ impl Handle {
             let started = self.core.clock.now();
             let guard = locking.await.map_err(RunError::Acquire)?;
             let Some(guard) = guard else { return Ok(None) };
-            let hold = guard.hold();
+            let hold = Hold::clone(&guard);
             run(guard, &self.core, started, || work(hold)).await.map(Some)
         }
     }

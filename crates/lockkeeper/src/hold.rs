@@ -227,11 +227,6 @@ impl AnyGuard {
     pub(crate) fn released(&self) -> Self {
         Self { hold: self.hold.clone(), id: self.id, live: false, _carrier: self._carrier.clone() }
     }
-
-    /// A view of the hold, without the right to release it.
-    pub fn hold(&self) -> Hold {
-        self.hold.clone()
-    }
 }
 
 /// Adds the process of a holder, which the answer to a release does not have.
@@ -284,7 +279,7 @@ pub(crate) fn debug(what: &str, lease: &Lease, f: &mut fmt::Formatter<'_>) -> fm
         .finish_non_exhaustive()
 }
 
-/// A view of a hold for the work that runs under it, without the right to release it.
+/// A view of a hold for the work that runs under it, without the right to release it: `Hold::clone(&guard)`.
 #[derive(Clone)]
 pub struct Hold {
     lease: Arc<Lease>,

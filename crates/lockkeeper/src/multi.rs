@@ -143,7 +143,7 @@ impl MultiLock {
             let core = &first.core;
             let started = core.clock.now();
             let Some(guard) = locking.await.map_err(RunError::Acquire)? else { return Ok(None) };
-            let holds = guard.guards.iter().map(AnyGuard::hold).collect();
+            let holds = guard.guards.iter().map(|guard| Hold::clone(guard)).collect();
             run(guard, core, started, || work(holds)).await.map(Some)
         }
     }

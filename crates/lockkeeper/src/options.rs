@@ -101,12 +101,6 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Redisson's: 1 ms, then twice as long each time up to 128 ms, and jittered, so that two
-    /// waiters do not try in step.
-    pub const fn exponential() -> Self {
-        Self { first: Duration::from_millis(1), max: Duration::from_millis(128), factor: 2 }
-    }
-
     /// The same pause each time.
     pub const fn constant(pause: Duration) -> Self {
         Self { first: pause, max: pause, factor: 1 }
@@ -138,9 +132,11 @@ impl Backoff {
     }
 }
 
+/// Redisson's: 1 ms, then twice as long each time up to 128 ms, and jittered, so that two waiters do not try
+/// in step.
 impl Default for Backoff {
     fn default() -> Self {
-        Self::exponential()
+        Self { first: Duration::from_millis(1), max: Duration::from_millis(128), factor: 2 }
     }
 }
 

@@ -103,16 +103,6 @@ fn a_password_that_others_can_read_is_reported_once() {
 }
 
 #[test]
-fn an_invalid_url_is_not_printed() {
-    let scene = Scene::file();
-    for word in ["s3cret", "s3cret@host", "s3cret@host:6379"] {
-        let outcome = scene.run(&["--url", word, "job", "--", "true"]);
-        outcome.assert_code(64);
-        assert!(!outcome.errors.contains("s3cret"), "{outcome:?}");
-    }
-}
-
-#[test]
 fn an_empty_file_behind_a_symbolic_link_of_others_is_refused() {
     let scene = Scene::file();
     fs::create_dir(scene.path("open")).unwrap();
@@ -281,17 +271,6 @@ fn a_wrong_url_is_answered_with_a_right_one() {
         outcome.assert_code(64);
         outcome.assert_says(says);
     }
-}
-
-#[test]
-fn a_configured_file_url_must_be_absolute() {
-    let scene = Scene::redis();
-    configure(&scene, "url = \"file:locks.db\"");
-    let mut command = scene.lockkeeper();
-    command.env_remove("LOCKKEEPER_URL").args(["run", "job", "--", "true"]);
-    let outcome = scene.finish(command);
-    outcome.assert_code(64);
-    outcome.assert_says("absolute path");
 }
 
 #[test]

@@ -53,26 +53,6 @@ fn a_table_shows_each_name_whole_on_one_line() {
 }
 
 #[test]
-fn a_document_contains_the_exact_name() {
-    on_every_store(|stand| {
-        let client = stand.client();
-        let unusual = unusual();
-        let _guards: Vec<_> =
-            unusual.iter().map(|(name, _)| client.lock(name).lock().wait().unwrap()).collect();
-        let locks = stand.listed();
-        assert_eq!(locks.len(), unusual.len());
-        for (name, _) in &unusual {
-            let lossy = String::from_utf8_lossy(name);
-            let lock = locks.iter().find(|lock| lock["name"] == *lossy).expect("it is listed");
-            let base64 = lock.get("name_base64");
-            assert_eq!(base64.is_some(), std::str::from_utf8(name).is_err(), "{lossy:?}");
-        }
-        let raw = locks.iter().find_map(|lock| lock.get("name_base64")).unwrap();
-        assert_eq!(raw, "Ynl0ZXMg//4=");
-    });
-}
-
-#[test]
 fn every_name_can_be_inspected_and_unlocked() {
     on_every_store(|stand| {
         let client = stand.client();

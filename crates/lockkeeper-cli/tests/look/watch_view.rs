@@ -149,38 +149,6 @@ fn a_lock_is_force_released_and_its_holder_gets_the_reason() {
 }
 
 #[test]
-fn the_pane_shows_the_queue_of_a_fair_lock() {
-    let stand = Stand::redis();
-    let (client, others) = (stand.client(), [stand.client(), stand.client()]);
-    let _guard = client.fair_lock("turns").lock().wait().expect("it is free");
-    let waiters: Vec<_> = others
-        .iter()
-        .enumerate()
-        .map(|(at, other)| {
-            let lock = other.fair_lock("turns");
-            let waiter = std::thread::spawn(move || lock.try_lock_for(WAIT_LIMIT).wait());
-            eventually("its queue position", || {
-                (client.fair_lock("turns").inspect().wait().ok()?.queue.len() == at + 1)
-                    .then_some(())
-            });
-            waiter
-        })
-        .collect();
-    let terminal = Terminal::open(&stand, (120, 30));
-    terminal.run(WATCH);
-    terminal.shows("turns");
-    terminal.press("Enter");
-    terminal.shows("│ queue");
-    let queue = client.inspector().inspect("turns").wait().expect("the store answers").queue;
-    assert_eq!(queue.len(), 2);
-    let screen = terminal.shows("2 in the queue");
-    assert!(screen.contains(" 1. ") && screen.contains(" 2. "), "{screen}");
-    client.shutdown().wait();
-    others.iter().for_each(|other| other.shutdown().wait());
-    waiters.into_iter().for_each(|waiter| drop(waiter.join()));
-}
-
-#[test]
 fn a_resized_window_is_redrawn() {
     let stand = Stand::file();
     let _guard = stand.client().lock("orders:42").lock().wait().expect("it is free");
@@ -221,21 +189,6 @@ fn colours_can_be_switched_off() {
         assert_eq!(coloured(screen.clone()), colours, "{line}: {screen:?}");
         terminal.types("q");
         terminal.restored(0);
-    }
-}
-
-#[test]
-fn no_name_can_move_the_cursor() {
-    let stand = Stand::redis();
-    let client = stand.client();
-    let long = "x".repeat(10_000);
-    let names: [&[u8]; 4] = [b"a\x1b[2J\nb", b"\xff\xfe", "日本語".as_bytes(), long.as_bytes()];
-    let _guards = names.map(|name| client.lock(name).lock().wait().expect("it is free"));
-    let terminal = Terminal::open(&stand, SIZE);
-    terminal.run(WATCH);
-    let screen = terminal.shows("4 locks   4 held");
-    for part in ["a\\u{1b}[2J\\nb", "\\xff\\xfe", "日本語", "xxxx…", "NAME"] {
-        assert!(screen.contains(part), "{part} is not in {screen}");
     }
 }
 

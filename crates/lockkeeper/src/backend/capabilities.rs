@@ -64,5 +64,5 @@ pub(crate) fn ensure_ttl(ttl: u64, longest: Duration) -> Result<(), Fault> {
         "a lease of {ttl:?} is longer than the longest lease of the quorum, {longest:?}: see \
          ClientOptions::longest_lease"
     );
-    Err(Fault::Invalid { detail: detail.into() })
+    Err(Fault::invalid(detail))
 }

@@ -20,8 +20,8 @@ use super::registry::ANNOUNCED_MAX;
 use super::{Core, Lease, Tick, lock};
 use crate::OwnerId;
 use crate::backend::{
-    BoxFuture, Change, ClientEntry, Holding, List, LockInfo, Resource, Seen, Select, Subscription,
-    Topic,
+    Answer, Change, Changed, ClientEntry, Holding, List, LockInfo, Resource, Seen, Select,
+    Subscription, Topic,
 };
 use crate::error::LostReason;
 use crate::model;
@@ -80,11 +80,9 @@ impl Announcer {
         }
         self.looked = now;
         let (old, _) = core.registry.worth_announcing(now, WORTH_ANNOUNCING, false);
-        if !due
-            && old
-                .iter()
-                .all(|lease| self.announced_holds.contains(&(lease.owner, lease.since(now))))
-        {
+        let is_known =
+            |lease: &Arc<Lease>| self.announced_holds.contains(&(lease.owner, lease.since(now)));
+        if !due && old.iter().all(is_known) {
             return;
         }
         let announce = core.announcement(now);
@@ -93,12 +91,7 @@ impl Announcer {
                 client.holds.iter().map(|hold| (hold.owner, hold.since)).collect();
         }
         self.announced = Some(now);
-        let answer: BoxFuture<_> = core.backend.adjust(announce);
-        tasks.spawn(async move {
-            if let Err(fault) = answer.await {
-                tracing::debug!(%fault, "could not announce the holds of this client");
-            }
-        });
+        tasks.spawn(announced(core.backend.adjust(announce)));
     }
 }
 
@@ -189,11 +182,13 @@ impl Core {
             left.drain(..surplus);
         }
         let answer = self.backend.adjust(self.announcement(now));
-        self.reaper.adopt(Box::pin(async move {
-            if let Err(fault) = answer.await {
-                tracing::debug!(%fault, "could not announce a lock that stays held");
-            }
-        }));
+        self.reaper.adopt(Box::pin(announced(answer)));
+    }
+}
+
+async fn announced(answer: Answer<Changed>) {
+    if let Err(fault) = answer.await {
+        tracing::debug!(%fault, "could not announce the holds of this client");
     }
 }
 

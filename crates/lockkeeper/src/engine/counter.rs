@@ -31,22 +31,14 @@ pub(crate) async fn insist(
     request: Change,
 ) -> Result<Changed> {
     core.ensure_not_closed(resource)?;
-    let (inner, resource) = (Arc::clone(core), resource.clone());
-    let work = async move {
-        let core = inner;
+    let (this, resource) = (Arc::clone(core), resource.clone());
+    core.run_to_completion(async move {
+        let core = this;
         let now = core.clock.now();
         let ends = now + core.options.unreachable_after.min(RETRY_COUNTERS);
         let send = || core.backend.adjust(request.clone());
-        let tried = retry_until(
-            &core,
-            &resource.name,
-            (now, ends),
-            None,
-            send,
-            |_| {},
-            || core.is_closed(),
-        )
-        .await;
+        let (name, stop) = (&resource.name, || core.is_closed());
+        let tried = retry_until(&core, name, (now, ends), None, send, |_| {}, stop).await;
         tried.answer.map_err(|fault| {
             let maybe_ran = tried.maybe_ran || fault.maybe_ran();
             match fault {
@@ -56,6 +48,6 @@ pub(crate) async fn insist(
                 fault => core.error(fault, &resource, Phase::Change),
             }
         })
-    };
-    core.run_to_completion(work).await
+    })
+    .await
 }

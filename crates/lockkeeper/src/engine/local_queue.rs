@@ -37,20 +37,16 @@ const MAX_HANDOFFS: u32 = 64;
 /// For how long a lock is handed off inside one client before it is released for all.
 const MAX_KEPT: Duration = Duration::from_millis(10);
 
-/// The first pause of this client after a release that another client listens for. The other's
-/// request arrives one round trip after the message, and the distance is unknown: the pause doubles
-/// while no other client acquires the lock.
+/// The first pause, and the only one for [`Others::Unknown`].
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The longest such pause: enough for a client at 30 ms one way.
 const MAX_PAUSE: Duration = Duration::from_millis(64);
 
-/// A pause follows only after this many times its length without one, so that pauses take at most a
-/// quarter of a client's time.
+/// A pause follows only after this many times its length without one.
 const PAUSE_RATIO: u32 = 3;
 
-/// The same for a pause of [`PAUSE`] where the store does not tell who listens. A client that does
-/// not subscribe finds the lock free in one of sixteen of its tries.
+/// The same where the store does not tell who listens.
 const UNKNOWN_RATIO: u32 = 15;
 
 /// Number of shards of the table of local queues, each with a mutex of its own.
@@ -561,7 +557,6 @@ mod tests {
         }
     }
 
-    /// At most 64 ms, at most a quarter of the time, and short again once another client had the lock.
     #[test]
     fn the_pause_for_others_grows_while_none_of_them_acquires_the_lock() {
         let millis = |n: u64| Tick::from_nanos(n * 1_000_000);

@@ -152,15 +152,10 @@ impl Core {
         self.backend.capabilities(name).lane
     }
 
-    /// Whether an acquire that was not granted may be repeated with the same identity.
-    fn keeps_identities(&self, name: &LockName) -> bool {
-        self.backend.capabilities(name).keeps_identities
-    }
-
     /// Whether a part of the store may have a hold that the store as a whole has lost. It keeps other
     /// clients out, and must not be released before the guards know of the loss.
     fn leaves_remains(&self, name: &LockName) -> bool {
-        !self.keeps_identities(name)
+        !self.backend.capabilities(name).keeps_identities
     }
 
     /// Whether each request of the watchdog restores the TTL that the holds are owed, so that the one that was
@@ -371,7 +366,7 @@ pub(crate) const UNDO_COUNTERS: Duration = Duration::from_secs(55);
 
 /// The fault for a caller whose wait for an answer has ended.
 fn no_answer() -> Fault {
-    Fault::Unreachable { maybe_ran: true, detail: "the store does not answer".into() }
+    Fault::unanswered("the store does not answer")
 }
 
 fn client_info(options: &ClientOptions) -> ClientInfo {

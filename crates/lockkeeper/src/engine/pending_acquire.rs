@@ -196,10 +196,6 @@ impl PendingAcquire {
         let _ = tokio::time::timeout(LEAVING, leaving).await;
     }
 
-    fn undo(&self) {
-        self.core.reaper.adopt(self.undoing());
-    }
-
     fn undoing(&self) -> BoxFuture<()> {
         let core = Arc::clone(&self.core);
         let give_up = if self.queued { self.ends + POSITION } else { self.ends };
@@ -216,7 +212,7 @@ impl Drop for PendingAcquire {
     fn drop(&mut self) {
         if self.armed {
             tracing::debug!(lock = %self.resource.name, owner = %self.owner, "undoing an acquire");
-            self.undo();
+            self.core.reaper.adopt(self.undoing());
         }
     }
 }

@@ -73,16 +73,9 @@ async fn add_hold(
             ..Acquire::new(lease.resource.clone(), lease.owner, term.ttl)
         })
     };
-    let tried = retry_until(
-        core,
-        &lease.resource.name,
-        (core.clock.now(), give_up),
-        None,
-        send,
-        |fault| lease.note(fault),
-        || !lease.is_held(),
-    )
-    .await;
+    let (name, times) = (&lease.resource.name, (core.clock.now(), give_up));
+    let (failed, stop) = (|fault: &Fault| lease.note(fault), || !lease.is_held());
+    let tried = retry_until(core, name, times, None, send, failed, stop).await;
     match tried.answer {
         Ok(Attempt::Granted { token }) => lease.add_hold(term, token, tried.sent),
         Ok(_) => {

@@ -8,6 +8,7 @@
 use std::future::Future;
 use std::sync::{Arc, Weak};
 
+use futures_util::future::OptionFuture;
 use tokio::task::JoinSet;
 
 use super::announcer::{Announcer, subscribe};
@@ -107,23 +108,15 @@ impl Ticker {
     }
 
     async fn sleep(&mut self, until: Option<tokio::time::Instant>) {
-        let nap = async {
-            match until {
-                Some(instant) => tokio::time::sleep_until(instant).await,
-                None => std::future::pending().await,
-            }
-        };
-        let reconnected = async {
-            match &self.reconnects {
-                Some((subscription, seen)) => subscription.beyond(*seen).await,
-                None => std::future::pending().await,
-            }
-        };
+        let nap = OptionFuture::from(until.map(tokio::time::sleep_until));
+        let reconnects = self.reconnects.as_ref();
+        let reconnected = reconnects.map(|(subscription, seen)| subscription.beyond(*seen));
+        let reconnected = OptionFuture::from(reconnected);
         self.woken = false;
         tokio::select! {
             () = self.registry.woken() => self.woken = true,
-            () = nap => {}
-            _ = reconnected => self.reconnected(),
+            Some(()) = nap => {}
+            Some(_) = reconnected => self.reconnected(),
         }
     }
 

@@ -22,6 +22,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
+
 use super::heartbeat::QueuePosition;
 use super::local_queue::{Entered, Front, Grant, Handoff, LocalQueues, Served};
 use super::pending_acquire::{Answered, PendingAcquire};
@@ -248,7 +250,7 @@ impl<'a> AcquireLoop<'a> {
             None => self.wakes = Wakes::None,
         }
         let new = || PendingAcquire::new(self.request);
-        let keeps = |_: &_| self.request.core.keeps_identities(&self.request.resource.name);
+        let keeps = |_: &_| !self.request.core.leaves_remains(&self.request.resource.name);
         let pending = self.pending.take().filter(keeps).unwrap_or_else(new);
         let (answer, pending) = pending.attempt(self.request, sent).await;
         self.pending = Some(pending);
@@ -382,16 +384,11 @@ impl<'a> AcquireLoop<'a> {
         let wake = (core.clock.now() + pause).min(self.request.limit);
         let mut closing = std::pin::pin!(core.closing.notified());
         closing.as_mut().enable();
-        let due = async {
-            match &self.position {
-                Some(position) => position.due().await,
-                None => std::future::pending().await,
-            }
-        };
+        let due = OptionFuture::from(self.position.as_ref().map(QueuePosition::due));
         if core.is_open() {
             tokio::select! {
                 _ = until(&core.clock, wake, subscription.beyond(seen)) => {}
-                () = due => {}
+                Some(()) = due => {}
                 () = closing => {}
             }
         }

@@ -22,7 +22,7 @@ pub(super) fn id() -> Result<&'static str, Fault> {
     // A failure is not kept: it may be temporary.
     let id = read.map_err(|why| {
         let needs = "a file store must know which boot of the machine a lease counts from";
-        Fault::Invalid { detail: format!("{needs}: {why}").into() }
+        Fault::invalid(format!("{needs}: {why}"))
     })?;
     Ok(ID.get_or_init(|| id))
 }

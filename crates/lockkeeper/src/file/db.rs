@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 
-use super::path::{Inodes, Location, invalid};
+use super::path::{Inodes, Location};
 use super::session::Session;
 use super::time::{self, Moment};
 use super::write_queue::{Entered, Turn, WriteQueue};
@@ -130,6 +130,9 @@ pub(super) struct Db {
 /// A connection, the files it has open, and whether it may write.
 type Opened = (Connection, Inodes, bool);
 
+/// The outcome of a part of a transaction.
+pub(super) type Result<T, E = Hitch> = std::result::Result<T, E>;
+
 /// Why a transaction failed.
 pub(super) enum Hitch {
     Sql(rusqlite::Error),
@@ -202,6 +205,16 @@ impl Db {
         })
     }
 
+    /// Creates one in a new folder.
+    #[cfg(test)]
+    pub(super) fn for_test() -> (Self, tempfile::TempDir) {
+        let folder = tempfile::TempDir::new().expect("there is room");
+        busy_handler::set_limit(Instant::now() + Duration::from_secs(600));
+        let location = Location::find(&folder.path().join("locks.db"), false);
+        let db = Self::open(&location.expect("a place for it")).expect("it can be made");
+        (db, folder)
+    }
+
     /// Whether the files at the path are no longer those that were opened: others open new ones.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.location.inodes() != self.inodes
@@ -215,7 +228,7 @@ impl Db {
     /// Runs a transaction that may change something, while no other process can.
     pub(super) fn write<T>(
         &mut self,
-        work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
+        work: impl FnOnce(&Self, Moment) -> Result<T>,
     ) -> Result<T, Fault> {
         if !self.writable {
             return Err(self.location.denied("cannot be written"));
@@ -226,7 +239,7 @@ impl Db {
     /// Reads what was committed last, beside all others.
     pub(super) fn read<T>(
         &mut self,
-        work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
+        work: impl FnOnce(&Self, Moment) -> Result<T>,
     ) -> Result<T, Fault> {
         self.transaction(|db| db.run("BEGIN").map(|()| None), work)
     }
@@ -234,7 +247,7 @@ impl Db {
     fn transaction<T>(
         &mut self,
         begin: impl FnOnce(&Self) -> rusqlite::Result<Option<Turn>>,
-        work: impl FnOnce(&Self, Moment) -> Result<T, Hitch>,
+        work: impl FnOnce(&Self, Moment) -> Result<T>,
     ) -> Result<T, Fault> {
         let done = begin(self).map_err(Hitch::from).and_then(|turn| {
             // Not before: it may have waited.
@@ -272,7 +285,7 @@ impl Db {
     pub(super) fn or_busy(&mut self, fault: Fault) -> Fault {
         match fault {
             Fault::Unreachable { maybe_ran: false, .. } if self.is_written_to() => {
-                Fault::Refused { detail: OTHERS_WRITE.into() }
+                Fault::refused(OTHERS_WRITE)
             }
             fault => fault,
         }
@@ -347,7 +360,7 @@ fn try_open(location: &Location) -> Result<Option<Opened>, Fault> {
 }
 
 /// Opens a file that this user may not write. SQLite then writes nothing beside it, either.
-fn open_to_read(location: &Location) -> Result<Opened, Hitch> {
+fn open_to_read(location: &Location) -> Result<Opened> {
     let inodes = location.inodes();
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(location.path(), flags)?;
@@ -361,7 +374,7 @@ fn open_to_read(location: &Location) -> Result<Opened, Hitch> {
 
 fn newer(location: &Location) -> Fault {
     let path = location.path().display();
-    invalid(format!("{path} was written by a newer lockkeeper: use that one"))
+    Fault::invalid(format!("{path} was written by a newer lockkeeper: use that one"))
 }
 
 /// What goes for a connection of any sort.
@@ -378,7 +391,7 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn open_to_write(location: &Location) -> Result<Option<(Connection, Inodes)>, Hitch> {
+fn open_to_write(location: &Location) -> Result<Option<(Connection, Inodes)>> {
     location.create()?;
     let before = location.inode();
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -419,7 +432,7 @@ fn open_to_write(location: &Location) -> Result<Option<(Connection, Inodes)>, Hi
 }
 
 /// Which form the file has; 0 if there is nothing in it yet.
-fn version(connection: &Connection, location: &Location) -> Result<i32, Hitch> {
+fn version(connection: &Connection, location: &Location) -> Result<i32> {
     let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i32>(0));
     let tables = number("SELECT count(*) FROM sqlite_schema")?;
     let application = number("PRAGMA application_id")?;
@@ -429,13 +442,15 @@ fn version(connection: &Connection, location: &Location) -> Result<i32, Hitch> {
         APPLICATION | 0 if tables == 0 => Ok(0),
         _ => {
             let path = location.path().display();
-            Err(invalid(format!("{path} is a database of another program: name another path"))
-                .into())
+            Err(Fault::invalid(format!(
+                "{path} is a database of another program: name another path"
+            ))
+            .into())
         }
     }
 }
 
-fn make(connection: &Connection, location: &Location) -> Result<i32, Hitch> {
+fn make(connection: &Connection, location: &Location) -> Result<i32> {
     connection.execute_batch("BEGIN IMMEDIATE")?;
     let made = version(connection, location).and_then(|version| match version {
         // Somebody else was first.

@@ -3,7 +3,7 @@
 use rusqlite::ErrorCode;
 use rusqlite::ffi::SQLITE_IOERR_SHORT_READ;
 
-use super::path::{Location, invalid};
+use super::path::Location;
 use crate::backend::Fault;
 
 /// Converts an error of SQLite. A failed request has changed nothing: its transaction was rolled
@@ -15,7 +15,7 @@ pub(super) fn of(error: rusqlite::Error, location: &Location) -> Fault {
 fn meaning(error: &rusqlite::Error, location: &Location) -> Fault {
     let path = location.path().display();
     let server = |why| Fault::Server { detail: format!("{path}: {error}{why}").into() };
-    let refused = |why| Fault::Refused { detail: format!("{path}: {error}{why}").into() };
+    let refused = |why| Fault::refused(format!("{path}: {error}{why}"));
     let rusqlite::Error::SqliteFailure(failure, _) = error else { return server("") };
     match failure.code {
         ErrorCode::DatabaseBusy
@@ -23,7 +23,7 @@ fn meaning(error: &rusqlite::Error, location: &Location) -> Fault {
         | ErrorCode::FileLockingProtocolFailed
         | ErrorCode::OperationInterrupted => {
             let why = "another process is writing to it and does not come to an end";
-            Fault::Unreachable { maybe_ran: false, detail: format!("{path}: {why}").into() }
+            Fault::silent(format!("{path}: {why}"))
         }
         ErrorCode::DiskFull => refused(": the disk is full"),
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied => location.denied("cannot be written"),
@@ -37,12 +37,12 @@ fn meaning(error: &rusqlite::Error, location: &Location) -> Fault {
         ErrorCode::SystemIoFailure if failure.extended_code == SQLITE_IOERR_SHORT_READ => {
             let why = "was deleted or replaced, and a process that has the old one open has not let go of \
                        it yet: they do within seconds, unless they are stopped";
-            Fault::Refused { detail: format!("{path} {why}").into() }
+            Fault::refused(format!("{path} {why}"))
         }
         // A quota or a loose cable: may be temporary.
         ErrorCode::SystemIoFailure => refused(""),
         ErrorCode::NotADatabase => {
-            invalid(format!("{path} is no file of locks: name another path"))
+            Fault::invalid(format!("{path} is no file of locks: name another path"))
         }
         ErrorCode::DatabaseCorrupt => {
             server("; stop all that use it and delete it: locks will be free then")

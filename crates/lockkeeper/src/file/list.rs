@@ -1,6 +1,6 @@
 //! What there is in the file: a page of names in their order, read at one moment.
 
-use super::db::{Db, Hitch};
+use super::db::{Db, Hitch, Result};
 use super::rows::read_record;
 use super::time::Moment;
 use super::waiters::Who;
@@ -42,7 +42,7 @@ impl Db {
         state: &mut State,
         moment: Moment,
         page: &mut Page,
-    ) -> Result<(), Hitch> {
+    ) -> Result<()> {
         let sql = "SELECT name, boot = ?1, record, permits FROM names
             WHERE name > ?2 ORDER BY name LIMIT ?3";
         let mut select = self.connection.prepare_cached(sql)?;
@@ -73,7 +73,7 @@ impl Db {
     }
 
     /// Counts the listening processes.
-    fn count_waiters(&self, lock: &mut LockInfo, moment: Moment) -> Result<(), Hitch> {
+    fn count_waiters(&self, lock: &mut LockInfo, moment: Moment) -> Result<()> {
         let topic = Topic::shared_by(&lock.resource()).and_then(|topic| written(&topic));
         if let (Some(topic), None) = (topic, lock.waiting) {
             lock.waiting = Some(self.listeners(&topic, moment.now)?);

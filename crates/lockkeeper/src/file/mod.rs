@@ -79,17 +79,19 @@ impl Drop for Orders {
 /// it opened could block forever, or be damaged.
 struct InUse;
 
-static USERS: Users = Users::new();
+/// The number of files that a process has open: the process id in the upper half, the number in the
+/// lower, because both must change atomically.
+static USERS: AtomicU64 = AtomicU64::new(0);
 
 impl InUse {
     /// # Errors
     /// Fails in a forked child whose parent had a file open when it forked.
     fn begin() -> Result<Self, Fault> {
-        if !USERS.begin(std::process::id()) {
+        if !count_in(&USERS, std::process::id()) {
             let detail = "this process was forked while its parent had a file of locks open, and SQLite \
                           does not work in such a child: start the child with exec, or close the client \
                           before the fork";
-            return Err(path::invalid(detail.to_owned()));
+            return Err(Fault::invalid(detail.to_owned()));
         }
         Ok(Self)
     }
@@ -97,32 +99,18 @@ impl InUse {
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        USERS.end();
+        USERS.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// The number of files that a process has open: the process id in the upper half, the number in the
-/// lower, because both must change atomically.
-struct Users(AtomicU64);
-
-impl Users {
-    const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    /// Counts a file. Returns false if the files belong to another process.
-    fn begin(&self, pid: u32) -> bool {
-        let begun = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |users| {
-            let (process, count) = (users >> 32, users & u64::from(u32::MAX));
-            let own = process == u64::from(pid);
-            (own || count == 0).then(|| (u64::from(pid) << 32) + count + 1)
-        });
-        begun.is_ok()
-    }
-
-    fn end(&self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
+/// Counts a file. Returns false if the files belong to another process.
+fn count_in(users: &AtomicU64, pid: u32) -> bool {
+    let counted = users.fetch_update(Ordering::AcqRel, Ordering::Acquire, |users| {
+        let (process, count) = (users >> 32, users & u64::from(u32::MAX));
+        let own = process == u64::from(pid);
+        (own || count == 0).then(|| (u64::from(pid) << 32) + count + 1)
+    });
+    counted.is_ok()
 }
 
 /// When a waiter tries again that could not write because others did, in milliseconds.
@@ -295,18 +283,18 @@ mod tests {
     #[test]
     fn threads_that_begin_at_once_are_one_process() {
         for _ in 0..500 {
-            let (users, together) = (Users::new(), Barrier::new(4));
+            let (users, together) = (AtomicU64::new(0), Barrier::new(4));
             thread::scope(|scope| {
                 for _ in 0..4 {
                     scope.spawn(|| {
                         together.wait();
-                        assert!(users.begin(7));
+                        assert!(count_in(&users, 7));
                     });
                 }
             });
-            assert!(!users.begin(8), "a child of it, with files open");
-            (0..4).for_each(|_| users.end());
-            assert!(users.begin(8), "a child of it, with none");
+            assert!(!count_in(&users, 8), "a child of it, with files open");
+            users.fetch_sub(4, Ordering::AcqRel);
+            assert!(count_in(&users, 8), "a child of it, with none");
         }
     }
 }

@@ -1,22 +1,17 @@
 //! What is loaded, answered by the model and written back is what the model would answer if it had
 //! everything at hand: the same requests to both, at the same moments, have the same answers.
 
-use std::time::{Duration, Instant};
-
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
-use tempfile::TempDir;
 use uuid::Uuid;
 
-use super::busy_handler;
 use super::db::Db;
-use super::path::Location;
 use super::time::Moment;
 use crate::backend::{
-    Acquire, Attempt, Change, ClientInfo, CountChange, Fenced, Kind, PermitChange, Release, Renew,
-    Resource,
+    Acquire, Attempt, Change, ClientInfo, CountChange, Fault, Fenced, Kind, PermitChange, Release,
+    Renew, Renewed, Resource,
 };
 use crate::model::{State, Wake};
 use crate::{LockName, OwnerId, PermitId};
@@ -42,130 +37,110 @@ enum Request {
     Sweep,
 }
 
-fn resource() -> impl Strategy<Value = Resource> {
-    use Kind::{Fair, Latch, Lock, Mutex, Permits, Read, Semaphore, Write};
-    // Each name has mostly one kind in one run; see `sequence`.
-    let kind = select(&[Lock, Mutex, Fair, Read, Write, Semaphore, Permits, Latch][..]);
-    (select(&NAMES[..]), kind)
-        .prop_map(|(name, kind)| Resource { kind, name: LockName::from(name) })
+/// What requests are made of; each uses what it has a field for.
+#[derive(Clone, Debug)]
+struct Part {
+    resource: Resource,
+    owner: OwnerId,
+    count: u32,
+    ttl: u64,
+    number: i64,
+    flags: [bool; 4],
 }
 
-fn owner() -> impl Strategy<Value = OwnerId> {
-    (0..2_u8, 0..3_u64).prop_map(|(client, number)| {
-        let client = Uuid::from_bytes([client; 16]);
-        format!("{client}:{number}").parse().expect("it is of the right form")
-    })
-}
-
-fn ttl() -> impl Strategy<Value = u64> {
-    select(&TTLS[..])
-}
-
-fn acquire() -> impl Strategy<Value = Request> {
-    let optional = (prop::option::weighted(0.15, owner()), prop::option::weighted(0.15, owner()));
-    let also = prop_oneof![8 => Just(None), 1 => (select(&NAMES[..]), owner()).prop_map(Some)];
-    let temporary = prop::option::weighted(0.4, 1..4_u64);
-    let more = (any::<bool>(), prop::bool::weighted(0.3), also, temporary);
-    (resource(), owner(), 1..3_u32, ttl(), optional, more).prop_map(
-        |(resource, owner, count, ttl, (from, beside), (waits, fenced, also, temporary))| {
-            let fenced = fenced.then_some(Fenced { ttl: Some(ttl).filter(|ttl| *ttl < 1_000) });
-            let also = also.filter(|_| resource.kind == Kind::Lock && from.is_none());
-            let also = also.map(|(name, owner)| (LockName::from(name), owner));
-            let also = also.filter(|(name, _)| *name != resource.name).into_iter().collect();
-            let temporary = temporary.filter(|_| resource.kind == Kind::Permits);
-            let request = Acquire { temporary, ..Acquire::new(resource, owner, ttl) };
-            Request::Acquire(Acquire { count, from, beside, fenced, waits, also, ..request })
+fn part(names: &'static [&str], kinds: &'static [Kind]) -> impl Strategy<Value = Part> {
+    let owner = (0..2_u8, 0..5_u64)
+        .prop_map(|(client, number)| OwnerId { client: Uuid::from_bytes([client; 16]), number });
+    let numbers = (1..3_u32, select(&TTLS[..]), -2..4_i64, any::<[bool; 4]>());
+    (select(names), select(kinds), owner, numbers).prop_map(
+        |(name, kind, owner, (count, ttl, number, flags))| {
+            let resource = Resource { kind, name: LockName::from(name) };
+            Part { resource, owner, count, ttl, number, flags }
         },
     )
 }
 
-fn release() -> impl Strategy<Value = Request> {
-    let rest = (0..2_u32, prop::option::of(ttl()), any::<bool>(), any::<bool>());
-    (resource(), owner(), 1..3_u32, rest).prop_map(
-        |(resource, owner, count, (keep, ttl, leave, undo))| {
-            let leave = leave && keep > 0;
-            let request = Release::new(resource, owner);
-            Request::Release(Release { count, keep, ttl, leave, undo, ..request })
-        },
-    )
-}
-
-fn renew() -> impl Strategy<Value = Request> {
-    let one = (resource(), owner(), prop::option::of(ttl()), 1..3_u32, any::<bool>());
-    let one = one.prop_map(|(resource, owner, ttl, count, waiting)| Renew {
-        count,
-        waiting,
-        ..Renew::new(resource, owner, ttl)
-    });
-    vec(one, 1..5).prop_map(Request::Renew)
-}
-
-fn adjust() -> impl Strategy<Value = Request> {
-    let (add, count) = ((-2..4_i64).prop_map(CountChange::Add), 0..4_u64);
-    let create = (count.clone(), prop::option::weighted(0.3, ttl()))
-        .prop_map(|(count, ttl)| CountChange::Create { count, ttl });
-    let rest = vec![CountChange::Drain, CountChange::Down, CountChange::Delete];
-    let change = prop_oneof![4 => create, 3 => add, 2 => select(rest),
-        1 => count.prop_map(CountChange::Resize)];
-    let count = (resource(), owner(), change).prop_map(|(resource, id, change)| Change::Count {
-        resource,
-        id,
-        change,
-    });
-    let change = prop_oneof![Just(PermitChange::Release), ttl().prop_map(PermitChange::Lease)];
-    let permits = (resource(), owner(), owner(), change).prop_map(|(resource, id, of, change)| {
-        Change::Permits { resource, id, ids: PermitId::of(of, 1).collect(), change }
-    });
-    let force = resource().prop_map(|resource| {
-        let by = ClientInfo::of_this_process();
-        Change::ForceUnlock { resource, reason: "because".to_owned(), by, from: None }
-    });
-    prop_oneof![5 => count, 2 => permits, 1 => force].prop_map(Request::Adjust)
-}
-
-fn request() -> impl Strategy<Value = Request> {
-    prop_oneof![
-        8 => acquire(),
-        5 => release(),
-        4 => renew(),
-        5 => adjust(),
-        1 => resource().prop_map(Request::Inspect),
-        1 => Just(Request::Sweep),
-    ]
+/// Makes a request of the first part; `what` tells which.
+fn request(what: u8, parts: &[Part]) -> Request {
+    let Part { resource, owner, count, ttl, number, flags: [a, b, c, d] } = parts[0].clone();
+    let other = |index: usize| parts.get(index).map(|part| part.owner);
+    let positive = number.unsigned_abs();
+    let counted =
+        |change| Request::Adjust(Change::Count { resource: resource.clone(), id: owner, change });
+    match what {
+        0..8 => {
+            let from = other(3);
+            let also = parts.get(1).filter(|_| d && resource.kind == Kind::Lock && from.is_none());
+            let also = also.filter(|part| part.resource.name != resource.name);
+            Request::Acquire(Acquire {
+                count,
+                from,
+                beside: other(2),
+                fenced: c.then_some(Fenced { ttl: Some(ttl).filter(|ttl| *ttl < 1_000) }),
+                waits: a || b,
+                also: also
+                    .map(|part| (part.resource.name.clone(), part.owner))
+                    .into_iter()
+                    .collect(),
+                temporary: (resource.kind == Kind::Permits && number > 0).then_some(positive),
+                ..Acquire::new(resource, owner, ttl)
+            })
+        }
+        8..13 => Request::Release(Release {
+            count,
+            keep: u32::from(a),
+            ttl: b.then_some(ttl),
+            leave: a && c,
+            undo: d,
+            ..Release::new(resource, owner)
+        }),
+        13..17 => {
+            let renew = |part: &Part| Renew {
+                count: part.count,
+                waiting: part.flags[0],
+                ..Renew::new(part.resource.clone(), part.owner, b.then_some(part.ttl))
+            };
+            Request::Renew(parts.iter().map(renew).collect())
+        }
+        17..19 => counted(CountChange::Create { count: positive, ttl: (a && b).then_some(ttl) }),
+        19 => counted(CountChange::Add(number)),
+        20 => counted(match (a, b) {
+            (true, true) => CountChange::Drain,
+            (true, false) => CountChange::Down,
+            (false, true) => CountChange::Delete,
+            (false, false) => CountChange::Resize(positive),
+        }),
+        21..23 => {
+            let ids = PermitId::of(other(1).unwrap_or(owner), 1).collect();
+            let change = if a { PermitChange::Release } else { PermitChange::Lease(ttl) };
+            Request::Adjust(Change::Permits { resource, id: owner, ids, change })
+        }
+        23 => {
+            let by = ClientInfo::of_this_process();
+            let reason = "because".to_owned();
+            Request::Adjust(Change::ForceUnlock { resource, reason, by, from: None })
+        }
+        24 => Request::Inspect(resource),
+        _ => Request::Sweep,
+    }
 }
 
 /// Generates requests and the time before each. Each name has one kind, except for one request in
 /// ten.
 fn sequence() -> impl Strategy<Value = Vec<(Request, u64)>> {
-    let kinds = vec(resource().prop_map(|resource| resource.kind), NAMES.len());
-    let step = (request(), select(&STEPS[..]), prop::bool::weighted(0.1));
-    (kinds, vec(step, 1..LENGTH)).prop_map(|(kinds, steps)| {
-        let settle = |resource: &mut Resource| {
-            let location =
-                NAMES.iter().position(|name| name.as_bytes() == resource.name.as_bytes());
-            let sides = matches!(kinds[location.unwrap_or(0)], Kind::Read | Kind::Write);
-            if !(sides && matches!(resource.kind, Kind::Read | Kind::Write)) {
-                resource.kind = kinds[location.unwrap_or(0)];
-            }
-        };
-        let steps = steps.into_iter().map(|(mut request, span, odd)| {
-            if !odd {
-                match &mut request {
-                    Request::Acquire(Acquire { resource, .. })
-                    | Request::Release(Release { resource, .. })
-                    | Request::Adjust(
-                        Change::Count { resource, .. }
-                        | Change::Permits { resource, .. }
-                        | Change::ForceUnlock { resource, .. },
-                    )
-                    | Request::Inspect(resource) => settle(resource),
-                    Request::Renew(batch) => {
-                        batch.iter_mut().for_each(|renew| settle(&mut renew.resource));
-                    }
-                    Request::Adjust(_) | Request::Sweep => {}
+    let parts = || vec(part(&NAMES, &Kind::ALL), 1..5);
+    let step = (0..26_u8, parts(), select(&STEPS[..]), prop::bool::weighted(0.1));
+    (vec(select(&Kind::ALL[..]), NAMES.len()), vec(step, 1..LENGTH)).prop_map(|(kinds, steps)| {
+        let steps = steps.into_iter().map(|(what, mut parts, span, odd)| {
+            for Part { resource, .. } in parts.iter_mut().filter(|_| !odd) {
+                let is_its = |name: &&str| name.as_bytes() == resource.name.as_bytes();
+                let kind = kinds[NAMES.iter().position(is_its).unwrap_or(0)];
+                let is_side = |kind| matches!(kind, Kind::Read | Kind::Write);
+                if !(is_side(kind) && is_side(resource.kind)) {
+                    resource.kind = kind;
                 }
             }
-            (request, span)
+            (request(what, &parts), span)
         });
         steps.collect()
     })
@@ -200,10 +175,8 @@ fn of_file(db: &mut Db, request: &Request) -> String {
 
 /// Runs random sequences against both stores.
 fn agree(sequence: impl Strategy<Value = Vec<(Request, u64)>>) {
-    let folder = TempDir::new().expect("there is room");
-    busy_handler::set_limit(Instant::now() + Duration::from_secs(600));
-    let location = Location::find(&folder.path().join("locks.db"), false).expect("a place for it");
-    let db = std::cell::RefCell::new(Db::open(&location).expect("it can be made"));
+    let (db, _folder) = Db::for_test();
+    let db = std::cell::RefCell::new(db);
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let checked = TestRunner::new(config).run(&sequence, |steps| {
         let db = &mut *db.borrow_mut();
@@ -248,20 +221,8 @@ fn the_file_answers_as_the_model_does() {
 /// One fair lock with more waiters than a request loads of its queue.
 #[test]
 fn a_queue_of_which_little_is_read_is_the_whole_queue() {
-    let resource = || Resource { kind: Kind::Fair, name: LockName::from(NAMES[0]) };
-    let owner = || {
-        let owner = |number: u64| format!("{}:{number}", Uuid::nil()).parse();
-        (0..9_u64).prop_map(move |number| owner(number).expect("it is of the right form"))
-    };
-    let acquire = (owner(), prop::bool::weighted(0.9)).prop_map(move |(owner, waits)| {
-        Request::Acquire(Acquire { waits, ..Acquire::new(resource(), owner, 5_000) })
-    });
-    let release = owner().prop_map(move |owner| Request::Release(Release::new(resource(), owner)));
-    let renew = vec(owner(), 1..5).prop_map(move |owners| {
-        let renew = |owner| Renew { waiting: true, ..Renew::new(resource(), owner, None) };
-        Request::Renew(owners.into_iter().map(renew).collect())
-    });
-    let request = prop_oneof![6 => acquire, 3 => release, 3 => renew];
+    let parts = vec(part(&NAMES[..1], &[Kind::Fair]), 1..5);
+    let request = (0..17_u8, parts).prop_map(|(what, parts)| request(what, &parts));
     let span = prop_oneof![6 => 0..300_u64, 2 => 700..1_700_u64, 1 => 3_000..3_100_u64];
     agree(vec((request, span), 1..LENGTH));
 }
@@ -269,11 +230,7 @@ fn a_queue_of_which_little_is_read_is_the_whole_queue() {
 /// The wall clock is set by years while a lock is held.
 #[test]
 fn a_wall_clock_that_is_set_moves_no_lease_and_tokens_grow_all_the_same() {
-    let folder = TempDir::new().expect("there is room");
-    busy_handler::set_limit(Instant::now() + Duration::from_secs(600));
-    let mut db =
-        Db::open(&Location::find(&folder.path().join("locks.db"), false).expect("a place for it"))
-            .expect("it can be made");
+    let (mut db, _folder) = Db::for_test();
     let lock = Resource { kind: Kind::Lock, name: LockName::from("a") };
     let (years, mut last) = (10 * 365 * 24 * 3_600_000, 0);
     let mut now = 5_000;
@@ -303,4 +260,20 @@ fn a_wall_clock_that_is_set_moves_no_lease_and_tokens_grow_all_the_same() {
         db.stopped = Some(Moment { now, epoch });
         assert_eq!(db.inspect(&lock).expect("it can be looked at").ttl, None, "it has ended");
     }
+}
+
+#[test]
+fn an_unreadable_record_is_the_fault_of_its_own_entries() {
+    let (mut db, _folder) = Db::for_test();
+    let owner = OwnerId::fresh(Uuid::nil());
+    let lock = |name| Resource { kind: Kind::Lock, name: LockName::from(name) };
+    for name in NAMES {
+        let granted = db.acquire(&Acquire::new(lock(name), owner, 9_000));
+        assert_eq!(granted, Ok(Attempt::GRANTED));
+    }
+    db.connection.execute("UPDATE names SET record = '?' WHERE name = ?1", [b"a"]).unwrap();
+    let renewed = db.renew(&NAMES.map(|name| Renew::new(lock(name), owner, Some(9_000))));
+    assert!(matches!(renewed[0], Err(Fault::Server { .. })), "{renewed:?}");
+    let held = |renewed: &_| matches!(renewed, Ok(Renewed::Held(_)));
+    assert!(renewed[1..].iter().all(held), "{renewed:?}");
 }

@@ -47,10 +47,10 @@ impl Location {
         let path = match rest.strip_prefix("//") {
             None => rest,
             Some(absolute) if absolute.starts_with('/') => absolute,
-            Some(_) => return Err(invalid(format!("a file has no host: {form}"))),
+            Some(_) => return Err(Fault::invalid(format!("a file has no host: {form}"))),
         };
         if path.is_empty() || path.contains('\0') {
-            return Err(invalid(form.to_owned()));
+            return Err(Fault::invalid(form));
         }
         Ok(PathBuf::from(path))
     }
@@ -73,20 +73,22 @@ impl Location {
         };
         if path.as_os_str().len() > LONGEST {
             let detail = format!("{} is longer than {LONGEST} bytes", path.display());
-            return Err(invalid(detail + ", which is more than SQLite takes: name a shorter path"));
+            return Err(Fault::invalid(
+                detail + ", which is more than SQLite takes: name a shorter path",
+            ));
         }
         let folder = folder(&path);
         let system = rustix::fs::statfs(folder)
             .map_err(|error| cannot("be looked at", folder, &error.into()))?;
         if let Some(named) = shared(&system) {
-            return Err(invalid(format!(
+            return Err(Fault::invalid(format!(
                 "{} is on {named}: locks in a file hold only where every process sees the same \
                  memory, on a disk of this host; use another path, or a Redis server for several hosts",
                 path.display()
             )));
         }
         if is_mounted_by_itself(&path) {
-            return Err(invalid(format!(
+            return Err(Fault::invalid(format!(
                 "{} is mounted by itself, so that other processes would miss the files beside it: \
                  mount its directory instead",
                 path.display()
@@ -151,10 +153,6 @@ impl Location {
     }
 }
 
-pub(super) fn invalid(detail: String) -> Fault {
-    Fault::Invalid { detail: detail.into() }
-}
-
 fn denied(path: &Path, what: &str) -> Fault {
     let (path, folder) = (path.display(), folder(path).display());
     Fault::Denied {
@@ -171,7 +169,7 @@ fn cannot(what: &str, path: &Path, error: &io::Error) -> Fault {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             denied(path, &format!("cannot {what}: {error}"))
         }
-        _ => invalid(format!("{} cannot {what}: {error}", path.display())),
+        _ => Fault::invalid(format!("{} cannot {what}: {error}", path.display())),
     }
 }
 
@@ -182,14 +180,14 @@ fn folder(path: &Path) -> &Path {
 fn check_file(path: &Path, found: &Metadata) -> Result<(), Fault> {
     let path = path.display();
     if found.is_dir() {
-        return Err(invalid(format!("{path} is a directory: name a file in it")));
+        return Err(Fault::invalid(format!("{path} is a directory: name a file in it")));
     }
     if !found.is_file() {
-        return Err(invalid(format!("{path} is no regular file")));
+        return Err(Fault::invalid(format!("{path} is no regular file")));
     }
     if found.nlink() > 1 {
         let why = "under each of them other files would stand beside it";
-        return Err(invalid(format!("{path} has {} names: {why}; keep one", found.nlink())));
+        return Err(Fault::invalid(format!("{path} has {} names: {why}; keep one", found.nlink())));
     }
     Ok(())
 }
@@ -203,7 +201,7 @@ fn check_links(path: &Path) -> Result<(), Fault> {
         let writable = || fs::metadata(folder).is_ok_and(|data| data.mode() & OTHERS_WRITE != 0);
         if part.is_symlink() && writable() {
             let (path, part, folder) = (path.display(), part.display(), folder.display());
-            return Err(invalid(format!(
+            return Err(Fault::invalid(format!(
                 "{path} is empty, and found by the symbolic link {part} in {folder}, where every user \
                  can make one: name the file without that link, or another path"
             )));
@@ -216,16 +214,16 @@ fn check_links(path: &Path) -> Result<(), Fault> {
 fn new_path(path: &Path) -> Result<PathBuf, Fault> {
     if let Ok(link) = fs::read_link(path) {
         let (path, link) = (path.display(), link.display());
-        return Err(invalid(format!("{path} points to {link}, where there is nothing")));
+        return Err(Fault::invalid(format!("{path} points to {link}, where there is nothing")));
     }
     let Some(name) = path.file_name() else {
-        return Err(invalid(format!("{} names no file", path.display())));
+        return Err(Fault::invalid(format!("{} names no file", path.display())));
     };
     match fs::canonicalize(folder(path)) {
         Ok(folder) => Ok(folder.join(name)),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let folder = folder(path).display();
-            Err(invalid(format!("the directory {folder} does not exist: create it first")))
+            Err(Fault::invalid(format!("the directory {folder} does not exist: create it first")))
         }
         Err(error) => Err(cannot("be created", path, &error)),
     }

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use super::busy_handler;
-use super::db::{Db, Hitch};
+use super::db::{Db, Result};
 use super::time::Moment;
 use super::waiters::Who;
 use super::wakes::Woken;
@@ -20,23 +20,22 @@ use crate::backend::{
 use crate::model::{Record, State, Wake};
 use crate::{LockName, OwnerId};
 
-/// The data that a request needs: its names, possible waiters, its id if the answer is remembered,
-/// and whether the clients of holders are needed.
+/// The data that a request needs: its names and their waiters, whether the clients of holders are
+/// needed, and its id if the answer is remembered.
 struct About<'a> {
-    names: Vec<&'a LockName>,
+    names: Vec<(&'a LockName, Who<'a>)>,
     clients: bool,
-    waiter: Option<OwnerId>,
     reply: Option<(&'a LockName, OwnerId)>,
 }
 
 impl<'a> About<'a> {
-    fn one(name: &'a LockName) -> Self {
-        Self { names: vec![name], clients: false, waiter: None, reply: None }
+    fn one(name: &'a LockName, who: Who<'a>) -> Self {
+        Self { names: vec![(name, who)], clients: false, reply: None }
     }
 
-    fn hold(resource: &'a Resource, owner: OwnerId) -> Self {
-        let reply = (resource.kind == Kind::Semaphore).then_some((&resource.name, owner));
-        Self { waiter: Some(owner), reply, ..Self::one(&resource.name) }
+    fn hold(resource: &'a Resource, owner: &'a OwnerId) -> Self {
+        let reply = (resource.kind == Kind::Semaphore).then_some((&resource.name, *owner));
+        Self { reply, ..Self::one(&resource.name, Who::These(std::slice::from_ref(owner))) }
     }
 }
 
@@ -45,8 +44,13 @@ type Loaded<'a> = (State, Vec<(&'a LockName, Record)>);
 
 impl Db {
     pub(super) fn acquire(&mut self, request: &Acquire) -> Result<Attempt, Fault> {
-        let mut about = About::hold(&request.resource, request.owner);
-        about.names.extend(request.also.iter().map(|(name, _)| name));
+        let mut about = About::hold(&request.resource, &request.owner);
+        about.names.extend(
+            request
+                .also
+                .iter()
+                .map(|(name, owner)| (name, Who::These(std::slice::from_ref(owner)))),
+        );
         let answer = |state: &mut State, now: u64| state.acquire(request, now);
         let done = busy_handler::at_once(|| self.change(&about, answer));
         let Err(Fault::Unreachable { maybe_ran: false, .. }) = done else { return done?.0 };
@@ -58,7 +62,7 @@ impl Db {
     }
 
     pub(super) fn release(&mut self, request: &Release) -> Result<Released, Fault> {
-        let about = About::hold(&request.resource, request.owner);
+        let about = About::hold(&request.resource, &request.owner);
         let changed = self.change(&about, |state, now| state.release(request, now));
         let (mut answer, woken) = changed.map_err(|fault| self.or_busy(fault))?;
         if let Ok(Released::Freed { listeners }) = &mut answer {
@@ -67,47 +71,23 @@ impl Db {
         answer
     }
 
-    /// Renews holds. A fault of the whole request is the fault of each entry; an unreadable record
-    /// is the fault of its entries.
+    /// Renews holds. A fault of the whole request is the fault of each entry. If a record is unreadable,
+    /// renews name by name, so that it is the fault of its entries only.
     pub(super) fn renew(&mut self, batch: &[Renew]) -> Vec<Result<Renewed, Fault>> {
         if batch.iter().all(|renew| renew.waiting) && self.all_wait_behind(batch) {
             return vec![Ok(Renewed::Waiting); batch.len()];
         }
-        let done = self.write(|db, moment| {
-            let mut state = State::behind(moment.epoch);
-            let (mut before, mut faults) = (HashMap::new(), HashMap::new());
-            let mut waiters: HashMap<_, Vec<_>> = HashMap::new();
-            for renew in batch {
-                waiters.entry(&renew.resource.name).or_default().push(renew.owner);
-            }
-            for (name, waiters) in waiters {
-                match db.load(name, Who::These(&waiters), moment) {
-                    Ok(record) => {
-                        state.put(name, record.clone());
-                        before.insert(name, record);
-                    }
-                    Err(Hitch::Fault(fault)) => drop(faults.insert(name, fault)),
-                    Err(hitch) => return Err(hitch),
-                }
-            }
-            let readable = batch.iter().filter(|renew| before.contains_key(&renew.resource.name));
-            let readable: Vec<_> = readable.cloned().collect();
-            let (answers, wakes) = state.renew(&readable, moment.now);
-            let woken = db.post(&wakes, &state, moment.now)?;
-            for (name, record) in before {
-                db.store(name, &record, &state.take(name), moment)?;
-            }
-            let mut answers = answers.into_iter();
-            let answer = |renew: &Renew| match faults.get(&renew.resource.name) {
-                Some(fault) => Err(fault.clone()),
-                None => answers.next().unwrap_or(Err(Fault::Closed)),
-            };
-            Ok((batch.iter().map(answer).collect(), woken))
-        });
-        match done {
-            Ok((answers, woken)) => {
-                self.ring(woken);
-                answers
+        let mut owners: HashMap<_, Vec<_>> = HashMap::new();
+        for Renew { resource, owner, .. } in batch {
+            owners.entry(&resource.name).or_default().push(*owner);
+        }
+        let names = owners.iter().map(|(name, owners)| (*name, Who::These(owners))).collect();
+        let about = About { names, clients: false, reply: None };
+        match self.change(&about, |state, now| state.renew(batch, now)) {
+            Ok((answers, _)) => answers,
+            Err(fault) if owners.len() > 1 && !fault.may_pass() => {
+                let by_name = batch.chunk_by(|one, next| one.resource.name == next.resource.name);
+                by_name.flat_map(|of_name| self.renew(of_name)).collect()
             }
             Err(fault) => vec![Err(self.or_busy(fault)); batch.len()],
         }
@@ -128,11 +108,11 @@ impl Db {
     pub(super) fn adjust(&mut self, change: &Change) -> Result<Changed, Fault> {
         let about = match change {
             Change::ForceUnlock { resource, .. } => {
-                About { clients: true, ..About::one(&resource.name) }
+                About { clients: true, ..About::one(&resource.name, Who::These(&[])) }
             }
             Change::Count { resource, id, .. } | Change::Permits { resource, id, .. } => {
                 let reply = Some((&resource.name, *id));
-                About { reply, ..About::one(&resource.name) }
+                About { reply, ..About::one(&resource.name, Who::These(&[])) }
             }
             Change::Announce { client, ttl } => {
                 return self.write(|db, moment| {
@@ -149,14 +129,8 @@ impl Db {
 
     pub(super) fn inspect(&mut self, resource: &Resource) -> Result<LockInfo, Fault> {
         self.read(|db, moment| {
-            let record = db.load(&resource.name, Who::All, moment)?;
-            let mut state = State::behind(moment.epoch);
-            for client in record.clients() {
-                if let Some(client) = db.load_client(client, moment.now)? {
-                    state.put_client(client, moment.now);
-                }
-            }
-            state.put(&resource.name, record);
+            let about = About { clients: true, ..About::one(&resource.name, Who::All) };
+            let (mut state, _) = db.load_all(&about, moment)?;
             Ok(state.inspect(resource, moment.now)?)
         })
     }
@@ -198,11 +172,11 @@ impl Db {
         })
     }
 
-    fn load_all<'a>(&self, about: &About<'a>, moment: Moment) -> Result<Loaded<'a>, Hitch> {
+    fn load_all<'a>(&self, about: &About<'a>, moment: Moment) -> Result<Loaded<'a>> {
         let mut state = State::behind(moment.epoch);
         let mut before = Vec::with_capacity(about.names.len());
-        for name in &about.names {
-            let record = self.load(name, Who::These(about.waiter.as_slice()), moment)?;
+        for (name, who) in &about.names {
+            let record = self.load(name, *who, moment)?;
             for client in record.clients().into_iter().filter(|_| about.clients) {
                 if let Some(client) = self.load_client(client, moment.now)? {
                     state.put_client(client, moment.now);

@@ -4,7 +4,7 @@ use rusqlite::OptionalExtension;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::db::{Db, Hitch};
+use super::db::{Db, Result};
 use super::time::{Moment, signed};
 use super::waiters::Who;
 use crate::backend::{ClientEntry, Fault, Holding, Kind, Resource, Seen};
@@ -44,12 +44,7 @@ fn unreadable(what: &str, why: &dyn std::fmt::Display) -> Fault {
 
 impl Db {
     /// Loads the record of `name` with the waiters of its queue that matter.
-    pub(super) fn load(
-        &self,
-        name: &LockName,
-        who: Who<'_>,
-        moment: Moment,
-    ) -> Result<Record, Hitch> {
+    pub(super) fn load(&self, name: &LockName, who: Who<'_>, moment: Moment) -> Result<Record> {
         let sql = "SELECT name, boot = ?2, record, permits FROM names WHERE name = ?1";
         let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query((name.as_bytes(), &self.boot))?;
@@ -68,7 +63,7 @@ impl Db {
         before: &Record,
         record: &Record,
         moment: Moment,
-    ) -> Result<(), Hitch> {
+    ) -> Result<()> {
         if record == before {
             return Ok(());
         }
@@ -91,7 +86,7 @@ impl Db {
         Ok(())
     }
 
-    pub(super) fn load_client(&self, client: Uuid, now: u64) -> Result<Option<ClientEntry>, Hitch> {
+    pub(super) fn load_client(&self, client: Uuid, now: u64) -> Result<Option<ClientEntry>> {
         let sql = "SELECT about, ends FROM clients WHERE id = ?1 AND boot = ?2 AND ends >= ?3";
         let mut select = self.connection.prepare_cached(sql)?;
         let given = (client.to_string(), &self.boot, signed(now));
@@ -100,7 +95,7 @@ impl Db {
         Ok(row.and_then(|(about, ends)| About::read(client, &about, left(ends, now))))
     }
 
-    pub(super) fn load_clients(&self, now: u64) -> Result<Vec<ClientEntry>, Hitch> {
+    pub(super) fn load_clients(&self, now: u64) -> Result<Vec<ClientEntry>> {
         let sql = "SELECT id, about, ends FROM clients WHERE boot = ?1 AND ends >= ?2";
         let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query((&self.boot, signed(now)))?;
@@ -113,12 +108,7 @@ impl Db {
         Ok(clients)
     }
 
-    pub(super) fn store_client(
-        &self,
-        client: &ClientEntry,
-        ttl: u64,
-        now: u64,
-    ) -> Result<(), Hitch> {
+    pub(super) fn store_client(&self, client: &ClientEntry, ttl: u64, now: u64) -> Result<()> {
         let until = now.saturating_add(ttl);
         let about = serde_json::to_string(&About::of(client, ttl))
             .map_err(|error| unreadable("who the client is", &error))?;
@@ -128,7 +118,7 @@ impl Db {
         Ok(())
     }
 
-    pub(super) fn erase_client(&self, client: Uuid) -> Result<(), Hitch> {
+    pub(super) fn erase_client(&self, client: Uuid) -> Result<()> {
         let sql = "DELETE FROM clients WHERE id = ?1";
         self.connection.prepare_cached(sql)?.execute([client.to_string()])?;
         Ok(())
@@ -136,7 +126,7 @@ impl Db {
 }
 
 /// Parses a row (name, whether it is of this boot, record, permits).
-pub(super) fn read_record(row: &rusqlite::Row<'_>, moment: Moment) -> Result<Record, Hitch> {
+pub(super) fn read_record(row: &rusqlite::Row<'_>, moment: Moment) -> Result<Record> {
     let unreadable = |why: &dyn std::fmt::Display| {
         let name = row.get_ref(0).ok().and_then(|name| name.as_blob().ok());
         let name = LockName::from(name.unwrap_or_default());

@@ -1,7 +1,7 @@
 //! Sweeping out what nobody asked about since it ended. A little after every few changes, in the order
 //! of names, so that no request ever waits for long.
 
-use super::db::{Db, Hitch};
+use super::db::{Db, Result};
 use super::pipe;
 use super::rows::read_record;
 use super::time::{Moment, signed};
@@ -37,7 +37,7 @@ impl Db {
         Ok(())
     }
 
-    fn sweep_names(&self, moment: Moment) -> Result<(), Hitch> {
+    fn sweep_names(&self, moment: Moment) -> Result<()> {
         let mut ended = Vec::new();
         let (mut last, mut seen) = (None, 0);
         {
@@ -71,7 +71,7 @@ impl Db {
     }
 
     /// Sweeps the other tables. Returns the sessions that have expired.
-    fn sweep_the_rest(&self, Moment { now, .. }: Moment) -> Result<Vec<i64>, Hitch> {
+    fn sweep_the_rest(&self, Moment { now, .. }: Moment) -> Result<Vec<i64>> {
         let (boot, limit) = (&self.boot, LOOKED_AT as i64);
         let sql = "DELETE FROM clients WHERE boot <> ?1 OR ends < ?2";
         self.connection.prepare_cached(sql)?.execute((boot, signed(now)))?;

@@ -57,7 +57,7 @@ pub(super) fn known() -> Result<(), Fault> {
         Err(error) if error.kind() == ErrorKind::NotFound => SKEW.get_or_init(|| 0),
         Err(error) => {
             let needs = "a file store must know by which clock leases go";
-            return Err(Fault::Invalid { detail: format!("{needs}: {path}: {error}").into() });
+            return Err(Fault::invalid(format!("{needs}: {path}: {error}")));
         }
     };
     Ok(())

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::{OptionalExtension, Row};
 
-use super::db::{Db, Hitch};
+use super::db::{Db, Result};
 use super::time::signed;
 use crate::model::{ends_front, lately, least_alive};
 use crate::{LockName, OwnerId};
@@ -52,7 +52,7 @@ impl Db {
         name: &LockName,
         who: Who<'_>,
         now: u64,
-    ) -> Result<Vec<(OwnerId, u64)>, Hitch> {
+    ) -> Result<Vec<(OwnerId, u64)>> {
         let mut positions = self.front(name, who, now)?;
         if let Who::These(owners) = who {
             let sql = "SELECT place, owner, heard FROM waiters WHERE name = ?1 AND owner = ?2";
@@ -75,7 +75,7 @@ impl Db {
     }
 
     /// The front of the queue, as far as it must be known.
-    fn front(&self, name: &LockName, who: Who<'_>, now: u64) -> Result<Vec<Position>, Hitch> {
+    fn front(&self, name: &LockName, who: Who<'_>, now: u64) -> Result<Vec<Position>> {
         let sql = "SELECT place, owner, heard FROM waiters WHERE name = ?1 ORDER BY place";
         let mut select = self.connection.prepare_cached(sql)?;
         let mut rows = select.query([name.as_bytes()])?;
@@ -101,12 +101,7 @@ impl Db {
 
     /// Whether a waiter need not write a sign of life now: it is behind the front, wrote one lately, and
     /// the head of the queue is not silent.
-    pub(super) fn waits_behind(
-        &self,
-        name: &LockName,
-        owner: OwnerId,
-        now: u64,
-    ) -> Result<bool, Hitch> {
+    pub(super) fn waits_behind(&self, name: &LockName, owner: OwnerId, now: u64) -> Result<bool> {
         let sql = "SELECT own.heard, (SELECT heard FROM waiters WHERE name = ?1 ORDER BY place),
                 (SELECT count(*) FROM (SELECT 1 FROM waiters AS ahead
                     WHERE ahead.name = ?1 AND ahead.place < own.place LIMIT ?3))
@@ -127,7 +122,7 @@ impl Db {
         name: &LockName,
         owners: &[OwnerId],
         lately: u64,
-    ) -> Result<Option<Position>, Hitch> {
+    ) -> Result<Option<Position>> {
         for (since, sql) in [
             (lately, "SELECT place, owner, heard FROM waiters WHERE name = ?1 AND heard >= ?2"),
             (
@@ -155,7 +150,7 @@ impl Db {
         before: Option<Vec<(OwnerId, u64)>>,
         after: Option<Vec<(OwnerId, u64)>>,
         now: u64,
-    ) -> Result<(), Hitch> {
+    ) -> Result<()> {
         let (before, after) = match (before, after) {
             (None, None) => return Ok(()),
             (Some(_), None) => return self.erase_waiters(name.as_bytes()),
@@ -197,7 +192,7 @@ impl Db {
         Ok(())
     }
 
-    pub(super) fn erase_waiters(&self, name: &[u8]) -> Result<(), Hitch> {
+    pub(super) fn erase_waiters(&self, name: &[u8]) -> Result<()> {
         let sql = "DELETE FROM waiters WHERE name = ?1";
         self.connection.prepare_cached(sql)?.execute([name])?;
         Ok(())
@@ -206,15 +201,11 @@ impl Db {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use tempfile::TempDir;
     use uuid::Uuid;
 
     use super::*;
     use crate::backend::{Acquire, Attempt, Kind, Release, Renew, Renewed, Resource};
-    use crate::file::busy_handler;
-    use crate::file::path::Location;
     use crate::file::time::Moment;
 
     struct Queue {
@@ -233,14 +224,10 @@ mod tests {
 
         /// The same with one waiter of each of these clients.
         fn with(clients: impl Iterator<Item = Uuid>) -> Self {
-            let folder = TempDir::new().expect("there is room");
-            busy_handler::set_limit(Instant::now() + Duration::from_secs(600));
-            let location =
-                Location::find(&folder.path().join("locks.db"), false).expect("a place for it");
+            let (db, folder) = Db::for_test();
             let lock = Resource { kind: Kind::Fair, name: LockName::from("a") };
             let holder = OwnerId::fresh(Uuid::new_v4());
             let waiters = clients.map(OwnerId::fresh).collect();
-            let db = Db::open(&location).expect("it can be made");
             let mut queue = Self { db, lock, holder, waiters, _folder: folder };
             queue.at(10_000);
             assert!(matches!(queue.acquire(holder), Attempt::Granted { .. }));

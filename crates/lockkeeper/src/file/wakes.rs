@@ -9,9 +9,7 @@
 //! read. If a number is missing, or its own session was given up meanwhile, it has missed messages;
 //! then it wakes all its waiters, so that it need not know which messages it missed.
 
-use std::collections::hash_map::Entry;
-
-use super::db::{Db, Hitch};
+use super::db::{Db, Result};
 use super::pipe::{self, Ring};
 use super::session::{LASTS, Session};
 use super::time::{Moment, signed, since_start};
@@ -64,7 +62,7 @@ pub(super) fn written(topic: &Topic) -> Option<Vec<u8>> {
 
 impl Db {
     /// Counts the listeners of a topic.
-    pub(super) fn listeners(&self, topic: &[u8], now: u64) -> Result<u64, Hitch> {
+    pub(super) fn listeners(&self, topic: &[u8], now: u64) -> Result<u64> {
         let sql = "SELECT count(*) FROM listeners JOIN sessions ON sessions.id = session
             WHERE topic = ?1 AND boot = ?2 AND ends >= ?3";
         let mut select = self.connection.prepare_cached(sql)?;
@@ -73,7 +71,7 @@ impl Db {
     }
 
     /// Writes the messages for listeners. `state` is the state after the request.
-    pub(super) fn post(&self, wakes: &[Wake], state: &State, now: u64) -> Result<Woken, Hitch> {
+    pub(super) fn post(&self, wakes: &[Wake], state: &State, now: u64) -> Result<Woken> {
         #[cfg(test)]
         self.woken.borrow_mut().extend_from_slice(wakes);
         let mut woken = Woken::default();
@@ -104,14 +102,14 @@ impl Db {
     }
 
     /// Whether this session is in the file.
-    fn is_known(&self) -> Result<bool, Hitch> {
+    fn is_known(&self) -> Result<bool> {
         let sql = "SELECT 1 FROM sessions WHERE id = ?1 AND boot = ?2";
         let mut select = self.connection.prepare_cached(sql)?;
         Ok(select.exists((self.session.id, &self.boot))?)
     }
 
     /// Whether this client is recorded as a listener of a topic.
-    fn is_enlisted(&self, topic: &[u8], now: u64) -> Result<bool, Hitch> {
+    fn is_enlisted(&self, topic: &[u8], now: u64) -> Result<bool> {
         let sql = "SELECT 1 FROM listeners CROSS JOIN sessions ON sessions.id = session
             WHERE topic = ?1 AND boot = ?2 AND ends >= ?3 AND session = ?4";
         let mut select = self.connection.prepare_cached(sql)?;
@@ -120,7 +118,7 @@ impl Db {
 
     /// Returns other sessions that listen for a topic, at most `limit`, from a random start. Their
     /// ids are random, too.
-    fn some_others(&self, topic: &[u8], limit: usize, now: u64) -> Result<Vec<i64>, Hitch> {
+    fn some_others(&self, topic: &[u8], limit: usize, now: u64) -> Result<Vec<i64>> {
         let start = fastrand::i64(1..);
         let mut found = self.others(topic, (start, i64::MAX), limit, now)?;
         let rest = limit - found.len();
@@ -136,7 +134,7 @@ impl Db {
         (first, last): (i64, i64),
         limit: usize,
         now: u64,
-    ) -> Result<Vec<i64>, Hitch> {
+    ) -> Result<Vec<i64>> {
         let sql = "SELECT session FROM listeners CROSS JOIN sessions ON sessions.id = session
             WHERE topic = ?1 AND session BETWEEN ?4 AND ?5 AND boot = ?2 AND ends >= ?3
             AND session <> ?6 ORDER BY session LIMIT ?7";
@@ -164,11 +162,6 @@ impl Db {
         }
     }
 
-    /// Whether processes of recorded listeners were found to have died.
-    pub(super) fn knows_of_dead(&self) -> bool {
-        !self.session.gone.is_empty()
-    }
-
     /// Removes the sessions of processes that have died. If that fails, the sweep does it later.
     pub(super) fn remove_dead(&mut self) {
         let gone = std::mem::take(&mut self.session.gone);
@@ -180,7 +173,7 @@ impl Db {
     }
 
     /// Removes a session and its topics.
-    fn remove_session(&self, session: i64) -> Result<(), Hitch> {
+    fn remove_session(&self, session: i64) -> Result<()> {
         let sql = "DELETE FROM listeners WHERE session = ?1";
         self.connection.prepare_cached(sql)?.execute([session])?;
         self.connection.prepare_cached("DELETE FROM sessions WHERE id = ?1")?.execute([session])?;
@@ -212,20 +205,18 @@ impl Db {
             Ok((mail, ends))
         })?;
         self.session.ends = ends;
-        if let Entry::Vacant(entry) = self.session.topics.entry(key) {
-            entry.insert(topic.clone());
-        }
+        self.session.topics.insert(key, topic.clone());
         Ok(self.unpack(mail))
     }
 
-    fn store_session(&self, ends: u64) -> Result<(), Hitch> {
+    fn store_session(&self, ends: u64) -> Result<()> {
         let sql = "INSERT OR REPLACE INTO sessions VALUES (?1, ?2, ?3, ?4)";
         let given = (self.session.id, &self.boot, signed(ends), std::process::id());
         self.connection.prepare_cached(sql)?.execute(given)?;
         Ok(())
     }
 
-    fn enlist<'a>(&self, topics: impl Iterator<Item = &'a Vec<u8>>) -> Result<(), Hitch> {
+    fn enlist<'a>(&self, topics: impl Iterator<Item = &'a Vec<u8>>) -> Result<()> {
         let sql = "INSERT OR IGNORE INTO listeners VALUES (?1, ?2)";
         let mut insert = self.connection.prepare_cached(sql)?;
         for topic in topics {
@@ -248,7 +239,7 @@ impl Db {
     }
 
     /// Removes ignored topics, unless they have subscribers again.
-    fn remove_ignored(&self) -> Result<(), Hitch> {
+    fn remove_ignored(&self) -> Result<()> {
         let sql = "DELETE FROM listeners WHERE topic = ?1 AND session = ?2";
         let mut delete = self.connection.prepare_cached(sql)?;
         let Session { id, topics, ignored, .. } = &self.session;
@@ -313,7 +304,7 @@ impl Db {
     }
 
     /// Returns the messages after the last one that was read, and the number of the last one.
-    fn unread(&self) -> Result<(i64, Mail), Hitch> {
+    fn unread(&self) -> Result<(i64, Mail)> {
         let mut last = self.session.last;
         let mut mail = Mail::default();
         let sql = "SELECT id, topic, payload FROM messages WHERE id > ?1 ORDER BY id";
@@ -332,7 +323,7 @@ impl Db {
     }
 
     /// Skips all messages so far: they are not for this session, or some of them are lost.
-    fn start_over(&self, missed: bool) -> Result<(i64, Mail), Hitch> {
+    fn start_over(&self, missed: bool) -> Result<(i64, Mail)> {
         let sql = "SELECT coalesce(max(id), 0) FROM messages";
         let last = self.connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
         Ok((last, Mail { messages: Vec::new(), missed }))

@@ -231,7 +231,7 @@ impl Worker {
             self.listen_in();
         }
         let Some(db) = &mut self.db else { return };
-        if db.knows_of_dead() {
+        if !db.session.gone.is_empty() {
             busy_handler::set_limit(soon());
             db.remove_dead();
         }
@@ -322,8 +322,7 @@ impl Worker {
     }
 
     fn too_late(&mut self) -> Fault {
-        let detail = "it was not its turn before its time was over".to_owned();
-        let fault = Fault::Unreachable { maybe_ran: false, detail: detail.into() };
+        let fault = Fault::silent("it was not its turn before its time was over");
         match &mut self.db {
             Some(db) => db.or_busy(fault),
             None => fault,

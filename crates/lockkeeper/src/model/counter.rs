@@ -23,11 +23,13 @@ pub(super) enum Reply {
 }
 
 /// Checks that a counter of this kind has such a request and that its numbers can be counted.
-pub(crate) fn check_change(kind: Kind, change: CountChange) -> Result<(), Fault> {
+pub(crate) fn check_change(kind: Kind, change: CountChange) -> Result<()> {
     use CountChange::{Add, Create, Delete, Down, Drain, Resize};
     let numbers = match (kind, change) {
-        (Kind::Latch, Create { count: 0, .. }) => return Err(invalid("a latch counts from 1")),
-        (_, Create { ttl: Some(0), .. }) => return Err(invalid("it would end at once")),
+        (Kind::Latch, Create { count: 0, .. }) => {
+            return Err(Fault::invalid("a latch counts from 1"));
+        }
+        (_, Create { ttl: Some(0), .. }) => return Err(Fault::invalid("it would end at once")),
         (Kind::Semaphore | Kind::Permits | Kind::Latch, Create { count, ttl }) => {
             [count, ttl.unwrap_or(0)]
         }
@@ -39,24 +41,16 @@ pub(crate) fn check_change(kind: Kind, change: CountChange) -> Result<(), Fault>
     if numbers.iter().any(|number| *number > COUNT_MAX) { Err(too_many()) } else { Ok(()) }
 }
 
-pub(super) fn invalid(detail: &str) -> Fault {
-    Fault::Invalid { detail: detail.into() }
-}
-
 pub(super) fn unset() -> Fault {
-    invalid("the semaphore has no permits set: call try_set_permits first")
+    Fault::invalid("the semaphore has no permits set: call try_set_permits first")
 }
 
 pub(super) fn too_many() -> Fault {
-    invalid("more than can be counted: 2^53 - 1")
+    Fault::invalid("more than can be counted: 2^53 - 1")
 }
 
-fn is_countable(number: i64) -> bool {
-    number.unsigned_abs() <= COUNT_MAX
-}
-
-pub(super) fn countable(number: i64) -> Result<i64, Fault> {
-    if is_countable(number) { Ok(number) } else { Err(too_many()) }
+pub(super) fn countable(number: i64) -> Result<i64> {
+    if number.unsigned_abs() <= COUNT_MAX { Ok(number) } else { Err(too_many()) }
 }
 
 pub(super) const ABSENT: Released = Released::Absent { holder: None };
@@ -65,10 +59,10 @@ pub(super) const FREED: Released = Released::Freed { listeners: Some(0) };
 
 impl State {
     /// Returns the value of a counter, `None` if there is none.
-    pub(super) fn number(&mut self, name: &LockName, now: u64) -> Result<Option<i64>, Fault> {
+    pub(super) fn number(&mut self, name: &LockName, now: u64) -> Result<Option<i64>> {
         match self.living(name, now) {
             None => Ok(None),
-            Some(Entry { value: Value::Number(number), .. }) if is_countable(*number) => {
+            Some(Entry { value: Value::Number(number), .. }) if countable(*number).is_ok() => {
                 Ok(Some(*number))
             }
             Some(entry) => Err(entry.wrong_kind()),
@@ -111,8 +105,8 @@ impl State {
         &mut self,
         (name, id): (&LockName, OwnerId),
         now: u64,
-        change: impl FnOnce(&mut Self) -> Result<Changed, Fault>,
-    ) -> Result<Changed, Fault> {
+        change: impl FnOnce(&mut Self) -> Result<Changed>,
+    ) -> Result<Changed> {
         match self.recall(name, id, now) {
             Some(Reply::Changed(changed)) => return Ok(changed),
             Some(other) => {
@@ -133,11 +127,7 @@ impl State {
         }
     }
 
-    pub(super) fn acquire_counter(
-        &mut self,
-        request: &Acquire,
-        now: u64,
-    ) -> Result<Attempt, Fault> {
+    pub(super) fn acquire_counter(&mut self, request: &Acquire, now: u64) -> Result<Attempt> {
         let (name, id, count) = (&request.resource.name, request.owner, i64::from(request.count));
         match self.recall(name, id, now) {
             Some(Reply::Granted) => return Ok(Attempt::GRANTED),
@@ -152,11 +142,7 @@ impl State {
         Ok(Attempt::GRANTED)
     }
 
-    pub(super) fn release_counter(
-        &mut self,
-        request: &Release,
-        now: u64,
-    ) -> Result<Released, Fault> {
+    pub(super) fn release_counter(&mut self, request: &Release, now: u64) -> Result<Released> {
         let (name, id, count) = (&request.resource.name, request.owner, i64::from(request.count));
         let granted = match self.recall(name, id, now) {
             Some(Reply::GivenBack) => return Ok(FREED),
@@ -187,7 +173,7 @@ impl State {
         name: &LockName,
         change: CountChange,
         now: u64,
-    ) -> Result<Changed, Fault> {
+    ) -> Result<Changed> {
         let free = self.number(name, now)?;
         if let CountChange::Create { count, ttl } = change {
             if free.is_some() {
@@ -217,7 +203,7 @@ impl State {
         name: &LockName,
         change: CountChange,
         now: u64,
-    ) -> Result<Changed, Fault> {
+    ) -> Result<Changed> {
         let topic = Topic::Latch(name.clone());
         Ok(match (change, self.number(name, now)?) {
             // A latch at zero is open and may be created again.
@@ -246,11 +232,7 @@ impl State {
         })
     }
 
-    pub(super) fn inspect_counter(
-        &mut self,
-        resource: &Resource,
-        now: u64,
-    ) -> Result<LockInfo, Fault> {
+    pub(super) fn inspect_counter(&mut self, resource: &Resource, now: u64) -> Result<LockInfo> {
         let count = self.number(&resource.name, now)?;
         let ttl = self.living(&resource.name, now).map(|entry| entry.ttl(now));
         Ok(LockInfo { ttl, count, ..LockInfo::new(resource) })

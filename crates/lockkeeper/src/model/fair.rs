@@ -58,10 +58,6 @@ impl Queue {
         self.heard.get(&owner).is_some_and(|heard| heard + SILENT >= now)
     }
 
-    pub(super) fn lasts(&self, now: u64) -> bool {
-        self.ends >= now
-    }
-
     /// Records a heartbeat; returns false if the waiter is not in the queue. A heartbeat soon after
     /// the previous one changes nothing, so that a file store answers it without a write.
     fn hear(&mut self, owner: OwnerId, now: u64) -> bool {
@@ -101,7 +97,7 @@ impl Queue {
 }
 
 impl State {
-    pub(super) fn acquire_fair(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
+    pub(super) fn acquire_fair(&mut self, request: &Acquire, now: u64) -> Result<Attempt> {
         let Acquire { resource: Resource { name, .. }, owner, ttl, .. } = request;
         let left = match self.living(name, now) {
             None => None,
@@ -140,7 +136,7 @@ impl State {
         Ok(Attempt::busy(Some(left.unwrap_or(Ttl::Forever))))
     }
 
-    pub(super) fn release_fair(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
+    pub(super) fn release_fair(&mut self, request: &Release, now: u64) -> Result<Released> {
         let released = self.release_plain(request, now);
         if request.keep > 0 {
             return released;
@@ -151,11 +147,9 @@ impl State {
         let Some(queue) = self.queues.get_mut(name) else { return released };
         let queued = queue.leave(request.owner);
         if free && (queued || released == Ok(FREED)) {
-            let silence_kills = self.deadly(name, now);
-            let next = self.queues.get_mut(name).and_then(|queue| queue.head(now, silence_kills).0);
             // The next waiter, instead of any.
             self.wakes.clear();
-            match next {
+            match self.first_waiter(name, now) {
                 Some(next) => self.wakes.push(turn(name, next)),
                 None => self.wake_freed(name),
             }
@@ -192,35 +186,30 @@ impl State {
         if due { Renewed::Due } else { Renewed::Waiting }
     }
 
-    pub(super) fn force_fair(
-        &mut self,
-        resource: &Resource,
-        reason: &str,
-        now: u64,
-    ) -> Result<Changed, Fault> {
-        let changed = self.force_plain(resource, reason, now)?;
-        if changed == Changed::Done {
+    pub(super) fn force_fair(&mut self, resource: &Resource, now: u64) -> Result<Vec<OwnerId>> {
+        let victims = self.force_plain(resource, now)?;
+        if !victims.is_empty() {
             self.forget_queue(&resource.name, now);
-            let silence_kills = self.deadly(&resource.name, now);
-            let queue = self.queues.get_mut(&resource.name);
-            let first = queue.and_then(|queue| queue.head(now, silence_kills).0);
+            let first = self.first_waiter(&resource.name, now);
             self.wakes.extend(first.map(|first| turn(&resource.name, first)));
             self.tidy_queue(&resource.name);
         }
-        Ok(changed)
+        Ok(victims)
     }
 
-    pub(super) fn inspect_fair(
-        &mut self,
-        resource: &Resource,
-        now: u64,
-    ) -> Result<LockInfo, Fault> {
+    pub(super) fn inspect_fair(&mut self, resource: &Resource, now: u64) -> Result<LockInfo> {
         let mut lock = self.inspect_plain(resource, now)?;
         if let Some(queue) = self.queues.get(&resource.name) {
             let alive = queue.waiting.iter().filter(|owner| queue.is_alive(**owner, now));
             lock.queue = alive.map(|owner| Holder::new(owner.to_string(), 0, false)).collect();
         }
         Ok(lock)
+    }
+
+    /// Returns the first waiter that is not stale.
+    fn first_waiter(&mut self, name: &LockName, now: u64) -> Option<OwnerId> {
+        let silence_kills = self.deadly(name, now);
+        self.queues.get_mut(name)?.head(now, silence_kills).0
     }
 
     /// Whether waiters without a heartbeat are stale. If no waiter at all sent one, the store was
@@ -238,7 +227,7 @@ impl State {
     }
 
     fn forget_queue(&mut self, name: &LockName, now: u64) {
-        if self.queues.get(name).is_some_and(|queue| !queue.lasts(now)) {
+        if self.queues.get(name).is_some_and(|queue| queue.ends < now) {
             self.queues.remove(name);
         }
     }

@@ -78,22 +78,18 @@ impl Entry {
 }
 
 impl ForcedLog {
-    pub(super) fn is_alive(&self, now: u64) -> bool {
-        self.expires >= now
-    }
-
     /// Converts the log to the time of another boot. The entries have wall-clock times, so their
     /// expiry is known.
     #[cfg(feature = "file")]
     pub(super) fn after_restart(mut self, now: u64, epoch: u64) -> Option<Self> {
         self.expires = (self.entries.front()?.at + FORCED_FOR).checked_sub(epoch)?;
-        Some(self).filter(|log| log.is_alive(now))
+        Some(self).filter(|log| log.expires >= now)
     }
 }
 
 impl State {
     /// Returns all entries on one page: the whole state is in one process.
-    pub fn list(&mut self, request: &List, now: u64) -> Result<Page, Fault> {
+    pub fn list(&mut self, request: &List, now: u64) -> Result<Page> {
         let mut page = Page::default();
         match &request.select {
             Select::Clients => page.clients = self.clients(now),
@@ -130,7 +126,7 @@ impl State {
         name: &LockName,
         kind: Option<Kind>,
         now: u64,
-    ) -> Result<LockInfo, Fault> {
+    ) -> Result<LockInfo> {
         let seems = self.kind_of(name, now);
         let is_number = |entry: &mut super::Entry| matches!(entry.value, Value::Number(_));
         let counter = self.living(name, now).is_some_and(is_number).then_some(Kind::Semaphore);
@@ -144,7 +140,7 @@ impl State {
             lock.waiting = Some(lock.queue.len() as u64);
         }
         lock.token = self.last_token(name, now);
-        let log = self.forced.get(name).filter(|log| log.is_alive(now));
+        let log = self.forced.get(name).filter(|log| log.expires >= now);
         lock.forced = log.into_iter().flat_map(|log| &log.entries).map(Entry::forced).collect();
         Ok(lock)
     }
@@ -152,7 +148,7 @@ impl State {
     fn kind_of(&mut self, name: &LockName, now: u64) -> Option<Kind> {
         let announced = self.announced_kind(name, now);
         let taken = self.permits.get(name).is_some_and(|taken| taken.living(now).next().is_some());
-        let queued = self.queues.get(name).is_some_and(|queue| queue.lasts(now));
+        let queued = self.queues.get(name).is_some_and(|queue| queue.ends >= now);
         self.settle_rw(name, now);
         match &self.living(name, now)?.value {
             Value::Lock { .. } if queued || announced == Some(Kind::Fair) => Some(Kind::Fair),
@@ -201,7 +197,7 @@ impl State {
         (by, reason, victims): (&ClientInfo, &str, Vec<Holder>),
         now: u64,
     ) {
-        self.forced.retain(|_, log| log.is_alive(now));
+        self.forced.retain(|_, log| log.expires >= now);
         let log = self.forced.entry(name.clone()).or_default();
         let (at, by, reason) = (now + self.epoch, by.to_string(), reason.to_owned());
         let clients =

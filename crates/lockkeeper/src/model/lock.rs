@@ -4,7 +4,7 @@ use super::counter::FREED;
 use super::*;
 
 impl State {
-    pub(super) fn acquire_plain(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
+    pub(super) fn acquire_plain(&mut self, request: &Acquire, now: u64) -> Result<Attempt> {
         if let Some(from) = request.from {
             return self.hand_over(request, from, now);
         }
@@ -34,7 +34,7 @@ impl State {
     }
 
     /// Acquires all locks of the request, or none.
-    fn acquire_together(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
+    fn acquire_together(&mut self, request: &Acquire, now: u64) -> Result<Attempt> {
         let first = (request.resource.name.clone(), request.owner);
         let all: Vec<_> = std::iter::once(first).chain(request.also.iter().cloned()).collect();
         for (name, owner) in &all {
@@ -54,7 +54,7 @@ impl State {
         Ok(Attempt::GRANTED)
     }
 
-    fn hand_over(&mut self, request: &Acquire, from: OwnerId, now: u64) -> Result<Attempt, Fault> {
+    fn hand_over(&mut self, request: &Acquire, from: OwnerId, now: u64) -> Result<Attempt> {
         let name = &request.resource.name;
         let is_lock = request.resource.kind == Kind::Lock;
         let Some(entry) = self.living(name, now) else { return Ok(Attempt::Gone) };
@@ -70,7 +70,7 @@ impl State {
         Ok(self.grant(request, now))
     }
 
-    pub(super) fn release_plain(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
+    pub(super) fn release_plain(&mut self, request: &Release, now: u64) -> Result<Released> {
         let name = &request.resource.name;
         let is_lock = request.resource.kind != Kind::Mutex;
         let Some(mut found) = self.entry(name, now) else { return absent(None) };
@@ -98,7 +98,7 @@ impl State {
         Ok(Released::Kept)
     }
 
-    pub(super) fn renew_plain(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
+    pub(super) fn renew_plain(&mut self, request: &Renew, now: u64) -> Result<Renewed> {
         let Some(entry) = self.living(&request.resource.name, now) else {
             return Ok(Renewed::Gone);
         };
@@ -113,27 +113,15 @@ impl State {
         Ok(Renewed::Held(found))
     }
 
-    pub(super) fn force_plain(
-        &mut self,
-        resource: &Resource,
-        reason: &str,
-        now: u64,
-    ) -> Result<Changed, Fault> {
-        let Some(found) = self.entry(&resource.name, now) else {
-            return Ok(Changed::Nothing);
-        };
+    pub(super) fn force_plain(&mut self, resource: &Resource, now: u64) -> Result<Vec<OwnerId>> {
+        let Some(found) = self.entry(&resource.name, now) else { return Ok(Vec::new()) };
         let victim = found.get().plain_owner(resource.kind != Kind::Mutex)?;
         found.remove();
         self.wake_freed(&resource.name);
-        self.wake_victim(&victim, reason);
-        Ok(Changed::Done)
+        Ok(vec![victim])
     }
 
-    pub(super) fn inspect_plain(
-        &mut self,
-        resource: &Resource,
-        now: u64,
-    ) -> Result<LockInfo, Fault> {
+    pub(super) fn inspect_plain(&mut self, resource: &Resource, now: u64) -> Result<LockInfo> {
         let Some(entry) = self.living(&resource.name, now) else {
             return Ok(LockInfo::new(resource));
         };
@@ -151,7 +139,7 @@ impl Entry {
     }
 
     /// Returns the owner if the entry is a lock (or a mutex, if `is_lock` is false).
-    pub(super) fn plain_owner(&self, is_lock: bool) -> Result<OwnerId, Fault> {
+    pub(super) fn plain_owner(&self, is_lock: bool) -> Result<OwnerId> {
         match &self.value {
             Value::Lock { owner, .. } if is_lock => Ok(*owner),
             Value::Mutex { owner } if !is_lock => Ok(*owner),
@@ -173,6 +161,6 @@ impl Entry {
 }
 
 /// The answer to a release of a hold that does not exist.
-pub(super) fn absent(holder: Option<OwnerId>) -> Result<Released, Fault> {
+pub(super) fn absent(holder: Option<OwnerId>) -> Result<Released> {
     Ok(Released::Absent { holder: holder.map(|id| id.to_string()) })
 }

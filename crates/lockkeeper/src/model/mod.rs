@@ -38,6 +38,8 @@ pub(crate) use permits::{ENDLESS, check_acquire, check_count, distinct};
 #[cfg(feature = "file")]
 pub(crate) use record::{Record, ends_front, lately, least_alive};
 
+type Result<T, E = Fault> = std::result::Result<T, E>;
+
 /// The whole state of a store.
 #[derive(Debug, Default)]
 pub struct State {
@@ -131,7 +133,7 @@ pub struct Wake {
 }
 
 /// An answer, and the wake-ups that it causes.
-pub(crate) type Decision<T> = (Result<T, Fault>, Vec<Wake>);
+pub(crate) type Decision<T> = (Result<T>, Vec<Wake>);
 
 impl Entry {
     fn ttl(&self, now: u64) -> Ttl {
@@ -189,8 +191,8 @@ impl State {
             self.names.retain(|_, entry| entry.expires >= now);
             self.tokens.retain(|_, token| token.expires >= now);
             self.graces.retain(|_, grace| grace.expires >= now);
-            self.queues.retain(|_, queue| queue.lasts(now));
-            self.writers.retain(|_, writers| writers.is_alive(now));
+            self.queues.retain(|_, queue| queue.ends >= now);
+            self.writers.retain(|_, writers| writers.expires >= now);
             self.readers.retain(|_, readers| readers.is_alive(now));
             self.replies.retain(|_, (_, at)| *at + counter::REMEMBERED >= now);
             self.permits.retain(|_, taken| taken.is_alive(now));
@@ -206,7 +208,7 @@ impl State {
     }
 
     /// Returns an answer with the wake-ups that it causes. A fault wakes up no waiter.
-    fn answer<T>(&mut self, outcome: Result<T, Fault>) -> Decision<T> {
+    fn answer<T>(&mut self, outcome: Result<T>) -> Decision<T> {
         let wakes = std::mem::take(&mut self.wakes);
         if outcome.is_ok() { (outcome, wakes) } else { (outcome, Vec::new()) }
     }
@@ -239,7 +241,7 @@ impl State {
     }
 
     /// Renews or checks holds and queue positions.
-    pub fn renew(&mut self, batch: &[Renew], now: u64) -> (Vec<Result<Renewed, Fault>>, Vec<Wake>) {
+    pub fn renew(&mut self, batch: &[Renew], now: u64) -> (Vec<Result<Renewed>>, Vec<Wake>) {
         self.hear_all(batch, now);
         let mut all = Vec::new();
         let renew = |renew| {
@@ -251,7 +253,7 @@ impl State {
         (batch.iter().map(renew).collect(), all)
     }
 
-    fn renew_one(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
+    fn renew_one(&mut self, request: &Renew, now: u64) -> Result<Renewed> {
         match request.resource.kind {
             Kind::Fair if request.waiting => Ok(self.keep_position(request, now)),
             Kind::Lock | Kind::Fair | Kind::Mutex => self.renew_plain(request, now),
@@ -267,22 +269,22 @@ impl State {
         self.answer(changed)
     }
 
-    fn changed(&mut self, change: &Change, now: u64) -> Result<Changed, Fault> {
+    fn changed(&mut self, change: &Change, now: u64) -> Result<Changed> {
         match change {
             Change::ForceUnlock { resource, reason, by, from } => {
                 let victims = self.inspect(resource, now).map(|lock| lock.holders);
                 let victims = victims.unwrap_or_default();
-                if from
-                    .as_ref()
-                    .is_some_and(|from| victims.iter().any(|v| !from.contains(&v.stored)))
-                {
+                let is_other = |from: &Vec<_>| victims.iter().any(|v| !from.contains(&v.stored));
+                if from.as_ref().is_some_and(is_other) {
                     return Ok(Changed::Other);
                 }
-                let changed = self.force(resource, reason, now)?;
-                if changed == Changed::Done {
-                    self.log_forced(&resource.name, (by, reason, victims), now);
+                let owners = self.force(resource, now)?;
+                if owners.is_empty() {
+                    return Ok(Changed::Nothing);
                 }
-                Ok(changed)
+                owners.iter().for_each(|victim| self.wake_victim(victim, reason));
+                self.log_forced(&resource.name, (by, reason, victims), now);
+                Ok(Changed::Done)
             }
             Change::Count { resource, id, change } => {
                 check_change(resource.kind, *change)?;
@@ -308,17 +310,18 @@ impl State {
         }
     }
 
-    fn force(&mut self, resource: &Resource, reason: &str, now: u64) -> Result<Changed, Fault> {
+    /// Frees a lock and returns its holders; none if it is free.
+    fn force(&mut self, resource: &Resource, now: u64) -> Result<Vec<OwnerId>> {
         match resource.kind {
-            Kind::Lock | Kind::Mutex => self.force_plain(resource, reason, now),
-            Kind::Fair => self.force_fair(resource, reason, now),
-            Kind::Read | Kind::Write => self.force_rw(resource, reason, now),
+            Kind::Lock | Kind::Mutex => self.force_plain(resource, now),
+            Kind::Fair => self.force_fair(resource, now),
+            Kind::Read | Kind::Write => self.force_rw(resource, now),
             Kind::Semaphore | Kind::Permits | Kind::Latch => Err(unfit(resource.kind)),
         }
     }
 
     /// Returns the state of a lock or a counter.
-    pub fn inspect(&mut self, resource: &Resource, now: u64) -> Result<LockInfo, Fault> {
+    pub fn inspect(&mut self, resource: &Resource, now: u64) -> Result<LockInfo> {
         match resource.kind {
             Kind::Lock | Kind::Mutex => self.inspect_plain(resource, now),
             Kind::Fair => self.inspect_fair(resource, now),
@@ -385,7 +388,7 @@ impl State {
 }
 
 fn unfit(kind: Kind) -> Fault {
-    Fault::Invalid { detail: format!("a {kind} has no such request").into() }
+    Fault::invalid(format!("a {kind} has no such request"))
 }
 
 /// The message that notifies a client of a force-release. It contains the owner id, which is

@@ -1,6 +1,6 @@
 //! The permit semaphore: permits with ids and ends.
 
-use super::counter::{ABSENT, COUNT_MAX, FREED, countable, invalid, too_many, unset};
+use super::counter::{ABSENT, COUNT_MAX, FREED, countable, too_many, unset};
 use super::*;
 use crate::PermitId;
 use crate::backend::{CountChange, PermitChange};
@@ -44,16 +44,16 @@ struct Look {
 }
 
 /// Checks that one request may acquire so many permits.
-pub(crate) fn check_count(count: u32) -> Result<(), Fault> {
+pub(crate) fn check_count(count: u32) -> Result<()> {
     match count {
-        0 => Err(invalid("no permits")),
+        0 => Err(Fault::invalid("no permits")),
         1..=TAKEN_MAX => Ok(()),
-        _ => Err(invalid("more permits than one request may take: 10000")),
+        _ => Err(Fault::invalid("more permits than one request may take: 10000")),
     }
 }
 
 /// Checks a request to acquire permits.
-pub(crate) fn check_acquire(request: &Acquire) -> Result<(), Fault> {
+pub(crate) fn check_acquire(request: &Acquire) -> Result<()> {
     match request.temporary {
         Some(limit) if limit > COUNT_MAX => Err(too_many()),
         _ => check_count(request.count),
@@ -61,7 +61,7 @@ pub(crate) fn check_acquire(request: &Acquire) -> Result<(), Fault> {
 }
 
 /// Removes duplicate ids. There must be at least one.
-pub(crate) fn distinct(ids: &[PermitId]) -> Result<Vec<PermitId>, Fault> {
+pub(crate) fn distinct(ids: &[PermitId]) -> Result<Vec<PermitId>> {
     let mut ids = ids.to_vec();
     ids.sort_unstable();
     ids.dedup();
@@ -130,7 +130,7 @@ impl State {
     }
 
     /// Sweeps expired permits and returns their number. Without a semaphore they count for nothing.
-    fn expire(&mut self, name: &LockName, wanted: u32, now: u64) -> Result<i64, Fault> {
+    fn expire(&mut self, name: &LockName, wanted: u32, now: u64) -> Result<i64> {
         if self.number(name, now)?.is_none() {
             return Ok(0);
         }
@@ -144,7 +144,7 @@ impl State {
     }
 
     /// Adds free permits if the semaphore exists, and notifies waiters of their number.
-    fn give(&mut self, name: &LockName, by: i64, now: u64) -> Result<(), Fault> {
+    fn give(&mut self, name: &LockName, by: i64, now: u64) -> Result<()> {
         let Some(free) = self.number(name, now)?.filter(|_| by != 0) else { return Ok(()) };
         self.add(name, by);
         if by > 0 {
@@ -153,17 +153,13 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn acquire_permits(
-        &mut self,
-        request: &Acquire,
-        now: u64,
-    ) -> Result<Attempt, Fault> {
+    pub(super) fn acquire_permits(&mut self, request: &Acquire, now: u64) -> Result<Attempt> {
         let attempt = self.try_acquire_permits(request, now);
         self.tidy(&request.resource.name, now);
         attempt
     }
 
-    fn try_acquire_permits(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
+    fn try_acquire_permits(&mut self, request: &Acquire, now: u64) -> Result<Attempt> {
         check_acquire(request)?;
         let name = &request.resource.name;
         let ids: Vec<_> = PermitId::of(request.owner, request.count).collect();
@@ -226,11 +222,7 @@ impl State {
         Ok(Attempt::GRANTED)
     }
 
-    pub(super) fn release_permits(
-        &mut self,
-        request: &Release,
-        now: u64,
-    ) -> Result<Released, Fault> {
+    pub(super) fn release_permits(&mut self, request: &Release, now: u64) -> Result<Released> {
         let (name, stays) = (&request.resource.name, request.keep > 0);
         let lease = match (stays, request.ttl) {
             (true, None) => return Err(unfit(request.resource.kind)),
@@ -255,7 +247,7 @@ impl State {
         lease: Option<u64>,
         all: bool,
         now: u64,
-    ) -> Result<Released, Fault> {
+    ) -> Result<Released> {
         self.number(name, now)?;
         let look = self.look(name, ids, now);
         let fits = if all { look.first_end.is_some() } else { look.present > 0 };
@@ -275,7 +267,7 @@ impl State {
         Ok(released)
     }
 
-    pub(super) fn renew_permits(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
+    pub(super) fn renew_permits(&mut self, request: &Renew, now: u64) -> Result<Renewed> {
         let name = &request.resource.name;
         let ids: Vec<_> = PermitId::of(request.owner, request.count).collect();
         let found = self.look(name, &ids, now).first_end;
@@ -294,7 +286,7 @@ impl State {
         name: &LockName,
         change: CountChange,
         now: u64,
-    ) -> Result<Changed, Fault> {
+    ) -> Result<Changed> {
         let Some(free) = self.number(name, now)? else {
             let (count, ttl) = match change {
                 CountChange::Create { count, ttl } => (count, ttl),
@@ -344,7 +336,7 @@ impl State {
         ids: &[PermitId],
         change: PermitChange,
         now: u64,
-    ) -> Result<Changed, Fault> {
+    ) -> Result<Changed> {
         if resource.kind != Kind::Permits {
             return Err(unfit(resource.kind));
         }
@@ -359,11 +351,7 @@ impl State {
         })
     }
 
-    pub(super) fn inspect_permits(
-        &mut self,
-        resource: &Resource,
-        now: u64,
-    ) -> Result<LockInfo, Fault> {
+    pub(super) fn inspect_permits(&mut self, resource: &Resource, now: u64) -> Result<LockInfo> {
         let mut lock = self.inspect_counter(resource, now)?;
         lock.temporary = lock.count.is_some() && self.is_temporary(&resource.name, now);
         if let Some(ends) = self.ends(&resource.name, now) {

@@ -98,7 +98,7 @@ impl Holds {
 
 impl Entry {
     /// Returns the holds and the expiry of the lock.
-    fn rw(&mut self) -> Result<(&mut Holds, &mut u64), Fault> {
+    fn rw(&mut self) -> Result<(&mut Holds, &mut u64)> {
         match &mut self.value {
             Value::Rw(holds) => Ok((holds, &mut self.expires)),
             other => Err(other.wrong_kind()),
@@ -123,7 +123,7 @@ impl State {
         }
     }
 
-    pub(super) fn acquire_rw(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
+    pub(super) fn acquire_rw(&mut self, request: &Acquire, now: u64) -> Result<Attempt> {
         self.settle_rw(&request.resource.name, now);
         match (request.resource.kind, request.from) {
             (kind, _) if !request.also.is_empty() => Err(unfit(kind)),
@@ -134,7 +134,7 @@ impl State {
         }
     }
 
-    fn acquire_read(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
+    fn acquire_read(&mut self, request: &Acquire, now: u64) -> Result<Attempt> {
         let name = &request.resource.name;
         let until = now + request.ttl;
         if let Some(entry) = self.living(name, now) {
@@ -172,7 +172,7 @@ impl State {
         Ok(Attempt::GRANTED)
     }
 
-    fn acquire_write(&mut self, request: &Acquire, now: u64) -> Result<Attempt, Fault> {
+    fn acquire_write(&mut self, request: &Acquire, now: u64) -> Result<Attempt> {
         let (name, owner) = (&request.resource.name, request.owner);
         let until = now + request.ttl;
         if let Some(entry) = self.living(name, now) {
@@ -248,7 +248,7 @@ impl State {
         self.grant(request, now)
     }
 
-    pub(super) fn release_rw(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
+    pub(super) fn release_rw(&mut self, request: &Release, now: u64) -> Result<Released> {
         self.settle_rw(&request.resource.name, now);
         match request.resource.kind {
             Kind::Read => self.release_read(request, now),
@@ -256,7 +256,7 @@ impl State {
         }
     }
 
-    fn release_read(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
+    fn release_read(&mut self, request: &Release, now: u64) -> Result<Released> {
         let name = &request.resource.name;
         let Some(mut found) = self.entry(name, now) else { return absent(None) };
         let Ok((holds, expires)) = found.get_mut().rw() else { return absent(None) };
@@ -301,7 +301,7 @@ impl State {
         Ok(FREED)
     }
 
-    fn release_write(&mut self, request: &Release, now: u64) -> Result<Released, Fault> {
+    fn release_write(&mut self, request: &Release, now: u64) -> Result<Released> {
         let name = &request.resource.name;
         let gave_up = self.withdraw(name, request.owner, now);
         let (released, written) = self.end_write(request, now);
@@ -313,7 +313,7 @@ impl State {
     }
 
     /// Releases a write lock. Returns also whether a writer holds it then.
-    fn end_write(&mut self, request: &Release, now: u64) -> (Result<Released, Fault>, bool) {
+    fn end_write(&mut self, request: &Release, now: u64) -> (Result<Released>, bool) {
         let Some(mut found) = self.entry(&request.resource.name, now) else {
             return (absent(None), false);
         };
@@ -338,14 +338,14 @@ impl State {
         (Ok(FREED), false)
     }
 
-    pub(super) fn renew_rw(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
+    pub(super) fn renew_rw(&mut self, request: &Renew, now: u64) -> Result<Renewed> {
         match request.resource.kind {
             Kind::Read => self.renew_read(request, now),
             _ => self.renew_write(request, now),
         }
     }
 
-    fn renew_read(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
+    fn renew_read(&mut self, request: &Renew, now: u64) -> Result<Renewed> {
         self.settle_rw(&request.resource.name, now);
         let Some(entry) = self.living(&request.resource.name, now) else {
             return Ok(Renewed::Gone);
@@ -367,7 +367,7 @@ impl State {
     }
 
     /// Removes no expired holder: on Redis the keys of readers may be at another node during this request.
-    fn renew_write(&mut self, request: &Renew, now: u64) -> Result<Renewed, Fault> {
+    fn renew_write(&mut self, request: &Renew, now: u64) -> Result<Renewed> {
         let Some(entry) = self.living(&request.resource.name, now) else {
             return Ok(Renewed::Gone);
         };
@@ -384,26 +384,18 @@ impl State {
         }
     }
 
-    pub(super) fn force_rw(
-        &mut self,
-        resource: &Resource,
-        reason: &str,
-        now: u64,
-    ) -> Result<Changed, Fault> {
+    pub(super) fn force_rw(&mut self, resource: &Resource, now: u64) -> Result<Vec<OwnerId>> {
         self.settle_rw(&resource.name, now);
-        let Some(mut found) = self.entry(&resource.name, now) else {
-            return Ok(Changed::Nothing);
-        };
+        let Some(mut found) = self.entry(&resource.name, now) else { return Ok(Vec::new()) };
         let (holds, _) = found.get_mut().rw()?;
-        let (message, victims): (_, Vec<_>) =
-            (if holds.is_written() { b"1" } else { b"0" }, holds.owners().collect());
+        let message = if holds.is_written() { b"1" } else { b"0" };
+        let victims = holds.owners().collect();
         found.remove();
         self.wake(Topic::Rw(resource.name.clone()), message);
-        victims.iter().for_each(|victim| self.wake_victim(victim, reason));
-        Ok(Changed::Done)
+        Ok(victims)
     }
 
-    pub(super) fn inspect_rw(&mut self, resource: &Resource, now: u64) -> Result<LockInfo, Fault> {
+    pub(super) fn inspect_rw(&mut self, resource: &Resource, now: u64) -> Result<LockInfo> {
         let Some(entry) = self.living(&resource.name, now) else {
             return Ok(LockInfo::new(resource));
         };

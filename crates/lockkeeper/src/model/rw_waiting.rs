@@ -43,10 +43,6 @@ const BATCH: u64 = 250;
 const REMEMBERED: u64 = 10_000;
 
 impl Writers {
-    pub(super) fn is_alive(&self, now: u64) -> bool {
-        self.expires >= now
-    }
-
     /// Whether enough other writers keep readers out, so that this one need not be recorded.
     fn suffice_without(&self, owner: OwnerId, now: u64) -> bool {
         let heard = |(_, heard): &&(OwnerId, u64)| heard + WAITS >= now;
@@ -70,7 +66,7 @@ impl WaitingReaders {
 impl State {
     /// Returns the waiting writers. Removes them if they have expired.
     fn waiting(&mut self, name: &LockName, now: u64) -> Option<&mut Writers> {
-        if self.writers.get(name).is_some_and(|writers| !writers.is_alive(now)) {
+        if self.writers.get(name).is_some_and(|writers| writers.expires < now) {
             self.writers.remove(name);
         }
         self.writers.get_mut(name)

@@ -1,4 +1,4 @@
-//! Every key and channel name. A lock's name reaches Redis only through here.
+//! Every key and channel that is derived from a lock's name, and all others. The key of a lock is its name.
 
 use uuid::Uuid;
 

@@ -173,7 +173,7 @@ async fn a_partial_release_that_finds_nothing_at_its_second_try_is_a_loss() {
         let mut release = Box::pin(inner.release());
         queued(&mut release).await;
         assert_eq!(fixture.flaky.calls(Verb::Release), 1);
-        delete(&fixture, primitive, &outer.hold()).await;
+        delete(&fixture, primitive, &outer).await;
         let answer = timeout(SETTLE, release).await.expect("the store answers");
         assert!(matches!(answer, Err(Error::NotHeld { .. })), "{primitive:?}: {answer:?}");
         assert!(outer.is_lost(), "the store has nothing, the guard believes that it holds");
@@ -186,7 +186,7 @@ async fn leave_for_of_a_deleted_lock_is_not_held_at_its_second_try() {
     for primitive in guarded() {
         let fixture = fixture(primitive).await;
         let guard = fixture.mine(primitive).lock().await.unwrap();
-        let view = guard.hold();
+        let view = lockkeeper::Hold::clone(&guard);
         fixture.flaky.script([Gate::ErrAfter]);
         let mut leave = Box::pin(guard.leave_for(Duration::from_secs(60)));
         queued(&mut leave).await;
@@ -336,7 +336,7 @@ async fn a_handoff_of_a_name_of_another_kind_is_not_held() {
         let lock = fixture.mine(primitive);
         let waiter = tokio::spawn(async move { lock.lock().await });
         tokio::task::yield_now().await;
-        delete(&fixture, primitive, &guard.hold()).await;
+        delete(&fixture, primitive, &guard).await;
         let other = if primitive == Primitive::Mutex { Primitive::Lock } else { Primitive::Mutex };
         let rivals = fixture.rivals(other).lock().await.unwrap();
         let answer = guard.release().await;

@@ -86,7 +86,7 @@ async fn a_plain_lock_of_the_name_excludes_and_issues_no_token(redisson: Redisso
     assert!(client.fenced_lock(&name).try_lock().await.unwrap().is_none());
     one.lock(&name).unlock().await.ok();
     let guard = client.lock(&name).lock().await.unwrap();
-    assert_eq!(guard.hold().token(), None);
+    assert_eq!(lockkeeper::Hold::token(&guard), None);
     let refused = two.fenced(&name).try_lock_and_get_token_within(Duration::ZERO, None);
     assert_eq!(refused.await.ok(), None);
     guard.release().await.unwrap();

@@ -76,7 +76,7 @@ pub(crate) async fn a_handoff_issues_a_token_only_to_a_fenced_waiter(store: &Sto
     assert!(poll_once(&mut second).is_pending() && poll_once(&mut third).is_pending());
     guard.release().await.unwrap();
     let guard = second.await.unwrap();
-    assert_eq!(guard.hold().token(), None);
+    assert_eq!(lockkeeper::Hold::token(&guard), None);
     guard.release().await.unwrap();
     let guard = third.await.unwrap();
     assert!(token(&guard) > first);
@@ -113,7 +113,7 @@ pub(crate) async fn reentries_share_the_token(store: &Store) {
     for ((first, again), held) in first.into_iter().zip(again).zip(tokens) {
         let third = first.reenter().await.unwrap();
         assert_eq!([&first, &again, &third].map(FencedGuard::token), [held; 3]);
-        assert_eq!(first.hold().token(), Some(held));
+        assert_eq!(lockkeeper::Hold::token(&first), Some(held));
         // Whatever the order in which they go.
         first.release().await.unwrap();
         assert_eq!([&again, &third].map(FencedGuard::token), [held; 2]);
@@ -131,7 +131,7 @@ pub(crate) async fn a_guard_of_an_unfenced_lock_has_no_token(store: &Store) {
         client.fair_lock(store.name("fair")).lock().await.unwrap().into(),
         client.spin_lock(store.name("spin")).lock().await.unwrap().into(),
     ] {
-        assert_eq!((guard.token(), guard.hold().token()), (None, None));
+        assert_eq!((guard.token(), lockkeeper::Hold::token(&guard)), (None, None));
         guard.release().await.unwrap();
     }
 }
@@ -184,7 +184,7 @@ pub(crate) async fn the_work_receives_the_token(store: &Store) {
 pub(crate) async fn a_token_outlives_the_lock(store: &Store) {
     let lock = one::<FencedLock>(store).await;
     let guard = lock.lease(store.lease()).lock().await.unwrap();
-    let (held, hold) = (token(&guard), guard.hold());
+    let (held, hold) = (token(&guard), lockkeeper::Hold::clone(&guard));
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Expired);
     assert_eq!((token(&guard), hold.token()), (held, Some(held)), "to be shown to a fence");
 }

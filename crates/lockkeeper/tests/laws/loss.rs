@@ -33,7 +33,7 @@ pub(crate) async fn lost_is_signalled_at_the_deadline_and_nothing_remains<L: Exc
     assert!(Instant::now() + Duration::from_millis(10) > ends);
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert!(deadline(&guard) <= Instant::now());
-    assert!(guard.hold().is_lost());
+    assert!(lockkeeper::Hold::is_lost(&guard));
     assert!(format!("{guard:?}").contains("Expired"), "{guard:?}");
 }
 
@@ -116,7 +116,7 @@ pub(crate) async fn a_loss_is_final<L: Exclusive>(store: &Store) {
 pub(crate) async fn lost_outlives_the_guard_and_reports_released<L: Exclusive>(store: &Store) {
     let lock = one::<L>(store).await;
     let guard = lock.lock().await.unwrap();
-    let (early, hold) = (guard.lost(), guard.hold());
+    let (early, hold) = (guard.lost(), lockkeeper::Hold::clone(&guard));
     let waiting = tokio::spawn(guard.lost());
     guard.release().await.unwrap();
     assert_eq!(store.promptly("lost", early).await, LostReason::Released);

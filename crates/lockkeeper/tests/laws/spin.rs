@@ -73,7 +73,7 @@ pub(crate) async fn a_constant_back_off_is_the_same_each_time(store: &Store) {
 }
 
 pub(crate) async fn an_exponential_back_off_doubles_up_to_its_limit(store: &Store) {
-    let backoff = Backoff::exponential().first(Duration::from_millis(10));
+    let backoff = Backoff::default().first(Duration::from_millis(10));
     // 10 + 20 + 40 + 80 + 80, each of which is jittered down to a half of it.
     let pauses = Duration::from_millis(230);
     let took = attempts(store, backoff.max(Duration::from_millis(80)), 6).await;
@@ -82,7 +82,7 @@ pub(crate) async fn an_exponential_back_off_doubles_up_to_its_limit(store: &Stor
 }
 
 pub(crate) async fn the_factor_of_the_back_off_is_used(store: &Store) {
-    let backoff = Backoff::exponential().first(Duration::from_millis(2)).factor(10);
+    let backoff = Backoff::default().first(Duration::from_millis(2)).factor(10);
     // 2 + 20 + 200.
     let took = attempts(store, backoff.max(Duration::from_secs(60)), 4).await;
     assert!(took >= Duration::from_millis(111), "four attempts in {took:?}");
@@ -91,7 +91,7 @@ pub(crate) async fn the_factor_of_the_back_off_is_used(store: &Store) {
 
 /// A pause of nothing would be a busy loop.
 pub(crate) async fn a_pause_is_never_shorter_than_a_millisecond(store: &Store) {
-    for backoff in [Backoff::constant(Duration::ZERO), Backoff::exponential().max(Duration::ZERO)] {
+    for backoff in [Backoff::constant(Duration::ZERO), Backoff::default().max(Duration::ZERO)] {
         let took = attempts(store, backoff, 21).await;
         assert!(took >= Duration::from_millis(20), "21 attempts in {took:?}");
         one::<Lock>(store).await.force_unlock("").await.unwrap();
