@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, OnceCell, mpsc};
 
 use crate::backend::subscriptions::Subscriptions;
 use crate::backend::{
@@ -23,6 +23,7 @@ use member::Membership;
 use publish::Wakes;
 use pubsub::Order;
 use reply::{Forced, Held, unfit};
+use resp::Value;
 use route::Route;
 use server::Server;
 
@@ -81,6 +82,8 @@ struct Inner {
     /// The server accepts `SET … NX GET`, as 7.0 and later do. Assumed until it rejects one.
     set_nx_get: AtomicBool,
     publish_warned: AtomicBool,
+    /// Whether the user may kill connections.
+    may_kill: OnceCell<bool>,
     /// Address and database, or what finds the primary.
     identity: Arc<str>,
     settled: std::sync::Mutex<counter::Settled>,
@@ -143,6 +146,7 @@ impl Redis {
             closing,
             set_nx_get: AtomicBool::new(true),
             publish_warned: AtomicBool::new(false),
+            may_kill: OnceCell::new(),
             identity,
             settled: std::sync::Mutex::default(),
             membership,
@@ -263,7 +267,29 @@ impl Inner {
         }
     }
 
+    /// Whether a request that shortens a TTL could be revoked if it is lost: where it cannot, it might arrive after
+    /// the lease was extended. The first kill of a lost connection would show that too late.
+    async fn may_shorten(&self, key: &[u8]) -> bool {
+        let ask = async || {
+            // No connection has this id: the command only checks the permission.
+            let kill = Command::plain("CLIENT").arg("KILL").arg("ID").arg(i64::MAX);
+            match self.route.call::<Value>(key, kill).await {
+                Err(fault) if fault.may_pass() => Err(fault),
+                answer => Ok(answer.is_ok()),
+            }
+        };
+        self.route.fences() && self.may_kill.get_or_try_init(ask).await.is_ok_and(|may| *may)
+    }
+
     async fn release(&self, request: &Release) -> Result<Released, Fault> {
+        let shortens = request.keep > 0 && request.ttl.is_some() && !request.leave;
+        let unchanged;
+        let request = if shortens && !Box::pin(self.may_shorten(name(&request.resource))).await {
+            unchanged = Release { ttl: None, ..request.clone() };
+            &unchanged
+        } else {
+            request
+        };
         let answer = match request.resource.kind {
             Kind::Semaphore => Box::pin(self.release_counter(request)).await,
             _ => {
