@@ -4,8 +4,12 @@
 //! together. An answer counts only if the server that gave it still serves the name.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, timeout_at};
 
 use super::command::Command;
 use super::error_reply::ErrorReply;
@@ -14,6 +18,9 @@ use super::reply::Renewals;
 use super::shard::Written;
 use super::{Inner, fair, lock, name, permits, rw, script};
 use crate::backend::{Fault, Kind, Renew, Renewed};
+
+/// How long the renewals of a batch that is split wait for each other: a key may have moved to a node that hangs.
+const HUNG: Duration = Duration::from_secs(1);
 
 /// A script that renews many holds of one kind.
 struct Renewal {
@@ -100,9 +107,18 @@ impl Inner {
         if batch.len() == 1 || !answers.iter().all(|answer| refused(answer) || is_split(answer)) {
             return answers;
         }
-        let alone =
-            batch.iter().map(|renew| Box::pin(self.renew_kind(step, std::slice::from_ref(renew))));
-        join_all(alone).await.into_iter().flatten().collect()
+        let alone = batch.iter().enumerate().map(async |(n, renew)| {
+            (n, Box::pin(self.renew_kind(step, std::slice::from_ref(renew))).await)
+        });
+        let mut alone: FuturesUnordered<_> = alone.collect();
+        let mut answers = vec![Err(Fault::unanswered("no answer in time")); batch.len()];
+        let mut next = alone.next().await;
+        let until = Instant::now() + HUNG;
+        while let Some((n, answer)) = next {
+            answers.splice(n..=n, answer);
+            next = timeout_at(until, alone.next()).await.unwrap_or(None);
+        }
+        answers
     }
 
     /// A fault of the request is the fault of each entry.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkeeper::{AnyGuard, Kind, LostReason};
+use lockkeeper::{AnyGuard, ClientOptions, Kind, LostReason};
 use testkit::{Cluster, Shape};
 
 use super::{connected, on, primaries, started};
@@ -123,16 +123,19 @@ async fn a_stopped_shard_costs_no_hold_on_another() {
     taken(&lock_of(&client, Kind::Lock, &name)).await.release().await.expect("held");
 }
 
+const LEASE: Duration = Duration::from_secs(8);
+
+/// The answer to a renewal that fails comes after the lease has ended.
+fn slow_to_fail() -> ClientOptions {
+    options().watchdog_timeout(LEASE).response_timeout(LEASE - ms(1000))
+}
+
 /// A slot is being moved to a node that does not answer. Its hold is lost; another one, which is renewed at the
 /// same time, is not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_on_its_way_to_a_silent_node_costs_no_hold_in_another() {
-    // The answer to a renewal that fails comes after the lease has ended.
-    const LEASE: Duration = Duration::from_secs(8);
-    const RESPONSE: Duration = Duration::from_secs(7);
     let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
-    let options = options().watchdog_timeout(LEASE).response_timeout(RESPONSE);
-    let client = connected(&cluster, options).await;
+    let client = connected(&cluster, slow_to_fail()).await;
     // More holds than are renewed at once, in the slot that is renewed first.
     let mut names = cluster.names_on(0, 2);
     names.sort_by_key(|name| Cluster::slot_of(name));
@@ -152,4 +155,31 @@ async fn a_slot_on_its_way_to_a_silent_node_costs_no_hold_in_another() {
     tokio::time::sleep(LEASE / 4).await;
     assert!(!stays.is_lost());
     stays.release().await.expect("held");
+}
+
+/// Of two locks of one slot only one has moved to the node that does not answer. Locks of two kinds are renewed
+/// with two scripts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_on_its_way_to_a_silent_node_costs_no_other_hold_of_its_slot() {
+    let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
+    let client = connected(&cluster, slow_to_fail()).await;
+    let tag = cluster.name_on(0);
+    let names = ["moves", "stays", "of another kind"].map(|name| format!("{{{tag}}}{name}"));
+    let moves = taken(&lock_of(&client, Kind::Lock, &names[0])).await;
+    let stays = taken(&lock_of(&client, Kind::Lock, &names[1])).await;
+    let other = taken(&lock_of(&client, Kind::Mutex, &names[2])).await;
+    let moved = names[0].clone();
+    on(&cluster, move |cluster| {
+        cluster.begin_migration(Cluster::slot_of(&moved), 1);
+        assert!(cluster.move_key(&moved));
+    })
+    .await;
+    cluster.node(1).proxy().black_hole(true);
+    let reason = within(LEASE + PATIENCE, "the loss", moves.lost()).await;
+    assert_eq!(reason, LostReason::Unreachable);
+    tokio::time::sleep(LEASE / 4).await;
+    for guard in [stays, other] {
+        assert!(!guard.is_lost());
+        guard.release().await.expect("held");
+    }
 }
