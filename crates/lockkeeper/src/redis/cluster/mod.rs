@@ -435,6 +435,33 @@ mod tests {
         assert!(owner.primary.is(&other.server(&cluster.seeds[0])), "{owner:?}");
     }
 
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_primary_has_the_replicas_of_its_shard() {
+        let (servers, cluster) = opened().await;
+        let slot = testkit::Cluster::slot_of(&servers.name_on(0));
+        let shard = cluster.owner(slot).unwrap();
+        let has_replicas = || shard.primary.watch().borrow().has_replicas;
+        let [primary, replica, other] = [0, 3, 4].map(|index| node(&servers, index));
+        let index = shard.lane.0 as usize;
+        for (others, has) in [(vec![other.clone()], true), (Vec::new(), false)] {
+            shard.primary.lead_to(&primary.server(&cluster.seeds[0]), !has);
+            let nodes = [primary.clone(), replica.clone()].into_iter().chain(others);
+            cluster.map().nodes[index] = nodes.collect();
+            cluster.moved(slot, &replica);
+            assert!(shard.primary.is(&replica.server(&cluster.seeds[0])));
+            assert_eq!(has_replicas(), has, "redirected");
+        }
+        cluster.map().redirected_shards.clear();
+        for replicas in [vec![other], Vec::new()] {
+            let (has, epoch) = (!replicas.is_empty(), cluster.map().epoch);
+            shard.primary.lead_to(&replica.server(&cluster.seeds[0]), !has);
+            let range = Range { replicas, ..range(0, SLOTS - 1, &primary) };
+            cluster.apply(vec![told(&primary, epoch, vec![range])]);
+            assert!(shard.primary.is(&primary.server(&cluster.seeds[0])));
+            assert_eq!(has_replicas(), has, "mapped");
+        }
+    }
+
     /// Whatever its epoch. One that names a known node counts at once.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_map_without_known_nodes_counts_if_all_answers_are_such_for_a_while() {
