@@ -29,6 +29,9 @@ use crate::model;
 /// How old a hold must be to trigger an announcement.
 const WORTH_ANNOUNCING: Duration = Duration::from_secs(1);
 
+/// When a subscription that failed is tried again: its user may lack the permission.
+const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(5);
+
 /// How long the client listens for notices after its last hold: short holds in a row must not
 /// subscribe each time.
 const LINGER: Duration = Duration::from_secs(1);
@@ -194,8 +197,14 @@ async fn announced(answer: Answer<Changed>) {
 
 /// Receives the notices of force-releases.
 async fn receive_notices(core: Weak<Core>) {
-    let Some(notices) = subscribe(&core, |core| Topic::Notice(core.id)).await else {
-        return;
+    let notices = loop {
+        match subscribe(&core, |core| Topic::Notice(core.id)).await {
+            Some(notices) => break notices,
+            None => tokio::time::sleep(SUBSCRIBE_AGAIN).await,
+        }
+        if core.strong_count() == 0 {
+            return;
+        }
     };
     let (mut seen, mut checked) = (0, None);
     loop {
@@ -209,6 +218,8 @@ async fn receive_notices(core: Weak<Core>) {
         }
         // A wake-up without a message: the subscription has broken, or the store listens from now on.
         if now - seen > lines.len() as u64 && notices.is_confirmed() {
+            // Before the look: an acquire under way begins its lease before it, or finds this.
+            core.listens_since.store(core.clock.now().as_nanos(), Ordering::SeqCst);
             core.look_for_missed_notices(&mut checked);
         }
         seen = now;
@@ -243,6 +254,17 @@ impl Core {
                 true => self.reaper.adopt(Box::pin(look_for_missed_notice(lease))),
                 false => lease.check_now(),
             }
+        }
+    }
+}
+
+impl Lease {
+    /// Looks for a force-release that came before its client listened, if its acquire was sent before that.
+    pub(super) fn look_if_unheard(self: &Arc<Self>, sent: Tick) {
+        if sent.as_nanos() < self.core.listens_since.load(Ordering::SeqCst)
+            && self.resource.kind.is_lock()
+        {
+            self.core.reaper.adopt(Box::pin(look_for_missed_notice(Arc::clone(self))));
         }
     }
 }

@@ -175,8 +175,9 @@ impl Lease {
         let (slot, forced) = core.registry.add(self, due);
         state.slot = Some(slot);
         drop(state);
-        if let Some(reason) = forced {
-            self.lose(LostReason::Revoked(reason));
+        match forced {
+            Some(reason) => self.lose(LostReason::Revoked(reason)),
+            None => self.look_if_unheard(sent),
         }
         // A client that is closed concurrently may not have found it in the registry.
         if core.was_closed() {

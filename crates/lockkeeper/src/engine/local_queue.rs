@@ -223,7 +223,7 @@ impl LocalQueues {
     }
 
     /// Returns a front without a queue, for tasks that need not wait for others of this client.
-    fn unqueued(core: &Arc<Core>, resource: &Resource) -> Front {
+    pub(super) fn unqueued(core: &Arc<Core>, resource: &Resource) -> Front {
         // A shutdown need not wait for a look at a latch.
         if resource.kind != Kind::Latch {
             core.local_queues.unqueued.fetch_add(1, Ordering::Relaxed);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
@@ -92,6 +92,8 @@ pub(crate) struct Core {
     /// The store has, or may get, an announcement of this client.
     announced: AtomicBool,
     last_warned: Mutex<Option<Tick>>,
+    /// Since when the store listens for notices to this client.
+    listens_since: AtomicU64,
 }
 
 impl Core {
@@ -122,6 +124,7 @@ impl Core {
             left: Mutex::default(),
             announced: AtomicBool::new(false),
             last_warned: Mutex::new(None),
+            listens_since: AtomicU64::new(0),
             options,
         });
         tokio::spawn(tick::run(registry, Arc::downgrade(&core)));

@@ -16,7 +16,7 @@ use tracing::{Instrument, Span};
 use super::handoff::hand_off;
 use super::identities::LINGER;
 use super::lease::{Lease, Status, deadline};
-use super::local_queue::{Front, Others};
+use super::local_queue::{Front, LocalQueues, Others};
 use super::pending_acquire;
 use super::retry::{Retried, retry_until};
 use super::terms::HoldId;
@@ -305,6 +305,8 @@ fn begin(
             released
         }));
     }
+    // A shutdown waits for the answer.
+    let front = front.unwrap_or_else(|| LocalQueues::unqueued(&turn.core, &turn.resource));
     let answer = turn.core.backend.release(turn.release_of(0));
     Ok(Last { turn, front, answer, sent: now })
 }
@@ -312,7 +314,7 @@ fn begin(
 /// The first request of the release of a last hold.
 struct Last {
     turn: Turn,
-    front: Option<Front>,
+    front: Front,
     answer: Answer<Released>,
     sent: Tick,
 }
@@ -344,14 +346,17 @@ impl Last {
     }
 
     fn end(self, tried: Retried<Released>) -> Result<()> {
-        let lease = &self.turn;
-        match (self.front, &tried.answer) {
-            (None, answer) => lease.leave_identity(matches!(answer, Ok(Released::Freed { .. }))),
-            (Some(mut front), Ok(Released::Freed { listeners })) => {
-                front.released = Some(others(lease, &front, *listeners));
+        let Self { turn: lease, mut front, .. } = self;
+        match &tried.answer {
+            answer if front.unqueued => {
+                lease.leave_identity(matches!(answer, Ok(Released::Freed { .. })));
             }
-            (Some(_), _) => {}
+            Ok(Released::Freed { listeners }) => {
+                front.released = Some(others(&lease, &front, *listeners));
+            }
+            _ => {}
         }
+        drop(front);
         let released = lease.verdict(tried);
         lease.undo_late(None);
         released

@@ -271,7 +271,8 @@ fn an_unreadable_record_is_the_fault_of_its_own_entries() {
         let granted = db.acquire(&Acquire::new(lock(name), owner, 9_000));
         assert_eq!(granted, Ok(Attempt::GRANTED));
     }
-    db.connection.execute("UPDATE names SET record = '?' WHERE name = ?1", [b"a"]).unwrap();
+    let spoil = "UPDATE names SET record = '?' WHERE name = ?1";
+    assert_eq!(db.connection.execute(spoil, [b"a"]), Ok(1));
     let renewed = db.renew(&NAMES.map(|name| Renew::new(lock(name), owner, Some(9_000))));
     assert!(matches!(renewed[0], Err(Fault::Server { .. })), "{renewed:?}");
     let held = |renewed: &_| matches!(renewed, Ok(Renewed::Held(_)));

@@ -7,7 +7,6 @@ use super::cluster::Cluster;
 use super::command::Command;
 use super::connection::committer::Terms;
 use super::reply::{Info, Time};
-use super::resp::Value;
 use super::shard::Shard;
 use super::slot::SLOTS;
 use crate::backend::{Fault, Finding};
@@ -36,19 +35,13 @@ impl Inner {
         let before = wall();
         // One by one: Redis before 7.0 accepts only one setting per command.
         let setting = |name: &str| Command::plain("CONFIG").arg("GET").arg(name);
-        // No connection has this id: the command only checks the permission.
-        let kill = Command::plain("CLIENT").arg("KILL").arg("ID").arg(i64::MAX);
-        let (time, info, kill, settings) = tokio::try_join!(
+        let (time, info, settings) = tokio::try_join!(
             shard.connection.read(vec![Command::plain("TIME")]),
             shard.connection.read(vec![Command::plain("INFO")]),
-            shard.connection.read::<Value>(vec![kill]),
             shard.connection.read(SETTINGS.map(setting).into())
         )?;
         let config = Config::of(settings);
         let after = wall();
-        if kill.iter().any(Result::is_err) {
-            shard.connection.cannot_revoke();
-        }
 
         let mut findings = Vec::new();
         findings.extend(time.into_iter().map(|time| match time {

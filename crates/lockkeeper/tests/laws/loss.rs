@@ -77,10 +77,14 @@ pub(crate) async fn a_deleted_lock_of_fixed_lease_is_detected_at_the_next_check<
 }
 
 pub(crate) async fn a_lock_of_another_holder_is_lost_as_taken<L: Exclusive>(store: &Store) {
-    let lock = one::<L>(store).await;
+    // No check comes between the two changes, however long they take.
+    let clock = Clock::system();
+    let options = store.options().clock(clock.clone()).watchdog_timeout(store.long());
+    let lock = L::of(&store.client_with(options).await, store.name("lock"));
     let guard = lock.lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;
     let other = store.other_holds::<L>(lock.name()).await;
+    clock.skip(store.long() / 3);
     assert_eq!(store.signalled(guard.lost()).await, LostReason::Taken);
     assert_eq!(lock.inspect().await.unwrap().holders.remove(0).id, other.to_string());
 }

@@ -72,5 +72,8 @@ fn patterns_mean_what_they_mean_on_the_server() {
         agrees(pattern).unwrap();
     }
     check(3000, vec(select(PATTERNS), 0..9), agrees);
-    assert!(matched[1] > 300, "most patterns matched nothing or everything: {matched:?}");
+    assert!(
+        matched[1] * 9 > matched[0],
+        "most patterns matched nothing or everything: {matched:?}"
+    );
 }

@@ -13,7 +13,7 @@ use super::socket;
 use super::wire::{Wire, broken_by};
 use crate::backend::Fault;
 use crate::options::ClientOptions;
-use crate::redis::command::Command;
+use crate::redis::command::{Argument, Command};
 use crate::redis::error_reply::ErrorReply;
 use crate::redis::member::Membership;
 use crate::redis::reply::{self, Info, Reply};
@@ -122,7 +122,9 @@ pub(super) async fn introduce(
     given_up: &[Identity],
 ) -> Result<Introduced, Fault> {
     let run_id = Command::plain("INFO").arg("server");
-    let mut hello = vec![Command::plain("CLIENT").arg("INFO"), Role::question(), run_id];
+    // Of no connection: a request may be lost before the first one that was given up could be killed.
+    let may_kill = kill(i64::MAX, "0.0.0.0:0");
+    let mut hello = vec![Command::plain("CLIENT").arg("INFO"), Role::question(), run_id, may_kill];
     hello.extend(naming(options));
     if server.database != 0 {
         hello.push(Command::plain("SELECT").arg(server.database));
@@ -138,6 +140,7 @@ pub(super) async fn introduce(
     };
     let role = replies.next();
     let run = replies.next().and_then(|info| Info::read(&info)?.get("run_id").map(str::to_owned));
+    let may_kill = replies.next().is_some_and(|reply| is_killed(&reply));
     // After the three replies that are only for people.
     let selected = replies.nth(3);
     ensure_primary(wire, role, server).await?;
@@ -145,7 +148,8 @@ pub(super) async fn introduce(
     if let Some(identity) = &mut identity {
         (identity.run, identity.dialled) = (run.clone(), server.address.to_string());
     }
-    let revoked = identity.is_some() && kill(wire, identity.as_ref(), given_up).await?;
+    let revoked =
+        kill_all(wire, identity.as_ref(), given_up).await? && may_kill && identity.is_some();
     Ok(Introduced { identity, run, revoked })
 }
 
@@ -198,23 +202,27 @@ fn url_of_sentinel(role: &Value, server: &Server) -> Option<String> {
     Some(format!("{scheme}+sentinel://{host}:{port}/{master}{database}"))
 }
 
+fn kill(id: impl Argument, address: &str) -> Command {
+    Command::plain("CLIENT").arg("KILL").arg("ID").arg(id).arg("ADDR").arg(address)
+}
+
+/// Whether the answer to a kill says that the connection does not exist any more.
+fn is_killed(reply: &Value) -> bool {
+    matches!(reply, Value::Int(_) | Value::Status(_))
+}
+
 /// Kills connections that were given up. Returns whether no request can execute on any of them.
-async fn kill(
+async fn kill_all(
     wire: &mut Wire,
     own: Option<&Identity>,
     given_up: &[Identity],
 ) -> Result<bool, Fault> {
     let fates = || given_up.iter().map(|old| old.fate(own));
     let there = given_up.iter().zip(fates()).filter(|(_, fate)| *fate == Fate::There);
-    let kill = |old: &Identity| {
-        let kill = Command::plain("CLIENT").arg("KILL").arg("ID").arg(&old.id);
-        kill.arg("ADDR").arg(&old.address)
-    };
-    let kills: Vec<_> = there.map(|(old, _)| kill(old)).collect();
+    let kills: Vec<_> = there.map(|(old, _)| kill(old.id.as_str(), &old.address)).collect();
     let known = fates().all(|fate| fate != Fate::Unknown);
     let replies = wire.exchange(&kills).await.map_err(Fault::never_ran)?;
-    let killed = |reply: &Value| matches!(reply, Value::Int(_) | Value::Status(_));
-    Ok(known && replies.iter().all(killed))
+    Ok(known && replies.iter().all(is_killed))
 }
 
 /// Identifies a connection on the server. By id and address, because a restarted server counts

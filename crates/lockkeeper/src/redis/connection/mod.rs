@@ -226,10 +226,6 @@ impl Connection {
         Request { shared: &self.shared, progress: Progress::New(command), due }
     }
 
-    pub(super) fn cannot_revoke(&self) {
-        self.shared.fences.store(false, Ordering::Relaxed);
-    }
-
     /// Whether a request without an answer can no longer execute once a later request was answered.
     pub(super) fn fences(&self) -> bool {
         self.shared.fences.load(Ordering::Relaxed)

@@ -22,9 +22,14 @@ async fn a_node_of_another_cluster_at_a_known_address_is_not_used() {
         let lock = |shard: usize| lock_of(&client, Kind::Lock, &names[shard]);
         taken(&lock(died)).await.release().await.expect("held");
         let foreign = other.node(died).server();
+        let before = foreign.commandstats("cluster");
         cluster.node(died).server().kill();
         cluster.node(died).proxy().redirect(foreign.port());
-        let read = || foreign.commandstats("cluster|slots") > 0;
+        let read = || {
+            // Before Redis 7 all are counted as one: the question at the handshake, and three for the map.
+            foreign.commandstats("cluster|slots") > 0
+                || foreign.commandstats("cluster") >= before + 4
+        };
         eventually(PATIENCE, "the map of the other cluster is read", read).await;
         for (shard, name) in names.iter().enumerate().skip(died + 1) {
             let guard = taken(&lock(shard)).await;

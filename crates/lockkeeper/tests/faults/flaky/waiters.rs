@@ -1,11 +1,15 @@
 //! Waiters and single attempts at a store that does not answer or refuses.
 
+use std::future::ready;
 use std::iter;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use lockkeeper::backend::{Answer, Backend, Fault, Subscription, Topic};
 use lockkeeper::stores::Memory;
 use lockkeeper::{Client, ClientOptions, Error, LostReason, MultiLock, OwnerId};
 use testkit::{Flaky, Gate, Verb};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{HOUR, SETTLE, flaky, flaky_with, silence};
 use crate::support::{assert_unreachable, joined, ms};
@@ -308,4 +312,59 @@ async fn a_force_release_before_the_answer_to_an_acquire_is_noticed_with_its_rea
     let start = Instant::now();
     assert_eq!(guard.lost().await, LostReason::Revoked("stuck".to_owned()));
     assert!(start.elapsed() < ms(100), "{:?}", start.elapsed());
+}
+
+/// The answer to a release of a lock without a local queue is under way.
+#[tokio::test(start_paused = true)]
+async fn a_drain_waits_for_the_answers_to_releases() {
+    let (flaky, ours, _) = flaky().await;
+    let reading = ours.rw_lock("it").read().await.unwrap();
+    sleep(SETTLE).await;
+    flaky.script([Gate::Slow(ms(500))]);
+    let release = tokio::spawn(reading.release());
+    sleep(ms(10)).await;
+    assert_eq!(flaky.outstanding(), 1, "the release");
+    assert!(ours.drain(ms(5000)).await);
+    assert_eq!(flaky.outstanding(), 0);
+    joined(release).await.unwrap();
+}
+
+/// Refuses the first subscription to the notices of a client.
+#[derive(Debug)]
+struct DeafAtFirst(Arc<dyn Backend>, AtomicBool);
+
+impl Backend for DeafAtFirst {
+    testkit::forward!(0: capabilities acquire release renew adjust inspect list check close);
+
+    fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
+        if matches!(topic, Topic::Notice(_)) && !self.1.swap(true, Ordering::SeqCst) {
+            return Box::pin(ready(Err(Fault::Refused { detail: "not yet".into() })));
+        }
+        self.0.subscribe(topic)
+    }
+}
+
+/// Two holds are force-released before the store listens for their client: one that is held by then, and one whose
+/// acquire is answered later.
+#[tokio::test(start_paused = true)]
+async fn force_releases_from_before_the_store_listens_are_noticed_with_their_reason() {
+    let memory = Memory::new();
+    let flaky = Flaky::new(memory.clone());
+    let deaf = Arc::new(DeafAtFirst(flaky.backend(), AtomicBool::new(false)));
+    let options = ClientOptions::new().watchdog_timeout(HOUR);
+    let [ours, theirs] = [deaf as Arc<dyn Backend>, memory]
+        .map(|b| Client::with_backend(b, options.clone()).unwrap());
+    let held = ours.lock("held").lock().await.unwrap();
+    // The client subscribes again after five seconds.
+    sleep(ms(4_000)).await;
+    flaky.script([Gate::Slow(ms(1_600))]);
+    let late = tokio::spawn(ours.lock("late").lock());
+    sleep(ms(900)).await;
+    for name in ["held", "late"] {
+        assert!(theirs.lock(name).force_unlock("for the test").await.unwrap(), "{name}");
+    }
+    for guard in [held, joined(late).await.unwrap()] {
+        let lost = timeout(SETTLE, guard.lost()).await.expect("long before the next renewal");
+        assert_eq!(lost, LostReason::Revoked("for the test".to_owned()));
+    }
 }

@@ -33,6 +33,8 @@ async fn holds_stand(quorum: &Arc<Quorum>, clients: &[Client], members: &'static
         let name = format!("{primitive:?}");
         let held = Handle::new(&clients[0], primitive, &name).held().await;
         history.granted(&name, "holder", held.guard().token());
+        // Before there is a waiter, whose vote could be there instead.
+        eventually(PATIENCE, "on all members", || held_on(quorum, &name).len() == 5).await;
         let (waiter, history) = (Handle::new(&clients[1], primitive, &name), history.clone());
         waiters.push(tokio::spawn({
             let name = name.clone();
@@ -47,7 +49,7 @@ async fn holds_stand(quorum: &Arc<Quorum>, clients: &[Client], members: &'static
     }
     for seconds in JUMPS {
         let on_all = || holds.iter().all(|(name, _)| held_on(quorum, name).len() == 5);
-        eventually(PATIENCE, "held on all members", on_all).await;
+        eventually(PATIENCE, "on all members again", on_all).await;
         jump(quorum, members, seconds).await;
         let lost = holds.iter().find(|(_, held)| held.guard().is_lost());
         assert!(lost.is_none(), "{lost:?}");
