@@ -484,7 +484,8 @@ mod tests {
         let (sentinel, primary) = sentinel();
         let has_replicas = |port, replicas: &[(u16, bool)]| {
             let mut answers = told(&[(port, u64::from(port)); 3]);
-            let replicas = replicas.iter().map(|(port, is_dead)| (("h".to_owned(), *port), *is_dead));
+            let replicas =
+                replicas.iter().map(|(port, is_dead)| (("h".to_owned(), *port), *is_dead));
             answers[1].1.as_mut().unwrap().replicas = replicas.collect();
             assert!(sentinel.find(&answers, &primary));
             primary.watch().borrow().has_replicas

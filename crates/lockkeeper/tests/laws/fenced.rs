@@ -74,8 +74,9 @@ pub(crate) async fn a_handoff_issues_a_greater_token(store: &Store) {
 pub(crate) async fn a_repeated_request_issues_a_greater_token(store: &Store) {
     let (backend, client) = (store.backend().await, Uuid::new_v4());
     let kinds = if store.is_quorum() { 1..2 } else { 0..3 };
-    for kind in [Kind::Fair, Kind::Lock, Kind::Write].into_iter().take(kinds.end).skip(kinds.start) {
-        let resource = Resource { kind, name: store.name(kind.as_str()).into() };
+    for kind in [Kind::Fair, Kind::Lock, Kind::Write].into_iter().take(kinds.end).skip(kinds.start)
+    {
+        let resource = Resource { kind, name: store.name(kind.as_str()).as_str().into() };
         let [first, second] = [(); 2].map(|()| OwnerId::fresh(client));
         let acquire = Acquire::new(resource, first, store.long().as_millis() as u64);
         let acquire = Acquire { fenced: Some(Fenced { ttl: None }), ..acquire };
