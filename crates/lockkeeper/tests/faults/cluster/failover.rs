@@ -157,29 +157,28 @@ async fn a_slot_on_its_way_to_a_silent_node_costs_no_hold_in_another() {
     stays.release().await.expect("held");
 }
 
-/// Of two locks of one slot only one has moved to the node that does not answer. Locks of two kinds are renewed
-/// with two scripts.
+/// Of two locks of one slot only one has moved to the node that does not answer, and the only mutex of that slot,
+/// which another script renews.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_on_its_way_to_a_silent_node_costs_no_other_hold_of_its_slot() {
     let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
     let client = connected(&cluster, slow_to_fail()).await;
     let tag = cluster.name_on(0);
-    let names = ["moves", "stays", "of another kind"].map(|name| format!("{{{tag}}}{name}"));
-    let moves = taken(&lock_of(&client, Kind::Lock, &names[0])).await;
-    let stays = taken(&lock_of(&client, Kind::Lock, &names[1])).await;
-    let other = taken(&lock_of(&client, Kind::Mutex, &names[2])).await;
-    let moved = names[0].clone();
+    let names = ["stays", "moves", "mutex"].map(|name| format!("{{{tag}}}{name}"));
+    let stays = taken(&lock_of(&client, Kind::Lock, &names[0])).await;
+    let moves = taken(&lock_of(&client, Kind::Lock, &names[1])).await;
+    let mutex = taken(&lock_of(&client, Kind::Mutex, &names[2])).await;
     on(&cluster, move |cluster| {
-        cluster.begin_migration(Cluster::slot_of(&moved), 1);
-        assert!(cluster.move_key(&moved));
+        cluster.begin_migration(Cluster::slot_of(&names[0]), 1);
+        assert!(names[1..].iter().all(|name| cluster.move_key(name)));
     })
     .await;
     cluster.node(1).proxy().black_hole(true);
-    let reason = within(LEASE + PATIENCE, "the loss", moves.lost()).await;
-    assert_eq!(reason, LostReason::Unreachable);
-    tokio::time::sleep(LEASE / 4).await;
-    for guard in [stays, other] {
-        assert!(!guard.is_lost());
-        guard.release().await.expect("held");
+    for moved in [moves, mutex] {
+        let reason = within(LEASE + PATIENCE, "the loss", moved.lost()).await;
+        assert_eq!(reason, LostReason::Unreachable);
     }
+    tokio::time::sleep(LEASE / 4).await;
+    assert!(!stays.is_lost());
+    stays.release().await.expect("held");
 }
