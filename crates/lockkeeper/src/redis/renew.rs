@@ -25,7 +25,6 @@ const HUNG: Duration = Duration::from_secs(1);
 /// One script for holds, or queue positions, of one kind.
 fn request(batch: &[&Renew], wakes: Wakes) -> Option<Command<Renewals>> {
     Some(match (batch[0].resource.kind, batch[0].waiting) {
-        // A lock and a fair lock are hashes of owners.
         (Kind::Lock | Kind::Fair, false) => lock::renew(&script::LOCK_RENEW, batch),
         (Kind::Mutex, _) => lock::renew(&script::MUTEX_RENEW, batch),
         (Kind::Fair, true) => fair::keep_places(batch, wakes),
@@ -47,7 +46,10 @@ impl Inner {
         let mut groups: BTreeMap<_, (Vec<usize>, Vec<&Renew>)> = BTreeMap::new();
         for (place, renew) in batch.iter().enumerate().filter(|(_, renew)| fits(renew).is_ok()) {
             let group = self.route.group(name(&renew.resource));
-            let group = groups.entry((group, renew.resource.kind, renew.waiting)).or_default();
+            // A lock and a fair lock are hashes of owners.
+            let kind = Some(renew.resource.kind).filter(|kind| *kind != Kind::Fair);
+            let kind = kind.unwrap_or(Kind::Lock);
+            let group = groups.entry((group, kind, renew.waiting)).or_default();
             group.0.push(place);
             group.1.push(renew);
         }
