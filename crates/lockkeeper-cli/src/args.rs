@@ -71,27 +71,29 @@ pub(crate) struct Global {
 /// Parses the command line.
 pub(crate) fn parse() -> Result<Cli, clap::Error> {
     // `--wait -1` is a wrong duration, not an unknown option.
-    let is_duration = |arg: &Arg| matches!(arg.get_value_names(), Some([name]) if name == "DUR");
-    let change = |arg: Arg| match is_duration(&arg) {
-        true => arg.allow_negative_numbers(true),
-        false => arg,
+    let change = |arg: Arg| {
+        let has_value = !arg.is_positional() && arg.get_action().takes_values();
+        arg.allow_negative_numbers(has_value)
     };
-    let command = Cli::command().mut_subcommands(|command| command.mut_args(change));
+    let command = Cli::command().mut_args(change);
+    let command = command.mut_subcommands(|command| command.mut_args(change));
     command.try_get_matches().and_then(|given| Cli::from_arg_matches(&given)).map_err(advised)
 }
 
-/// Adds a tip to an error about an unknown argument, where clap itself has none.
+/// Adds a tip to an error about an unknown argument, or about a name that stands after `--`.
 fn advised(mut error: clap::Error) -> clap::Error {
-    if error.kind() != ErrorKind::UnknownArgument {
-        return error;
-    }
-    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
-        return error;
-    };
     let words: Vec<_> =
         std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    let is_mistyped = error.get(ContextKind::SuggestedArg).is_some();
-    let tip = tip(unknown, &words).or_else(|| odd_name(unknown, &words).filter(|_| !is_mistyped));
+    let tip = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(unknown))) => {
+            tip(unknown, &words).or_else(|| odd_name(unknown, &words))
+        }
+        (ErrorKind::MissingRequiredArgument, _) => {
+            let command = words.iter().skip_while(|word| *word != "--").nth(1);
+            command.and_then(|word| odd_name(word, &words))
+        }
+        _ => return error,
+    };
     if let Some(tip) = tip {
         let _ = error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }

@@ -61,20 +61,23 @@ impl WaitLimit {
 }
 
 /// Waits until a quorum grants locks, if the limit allows it. Returns the rest of the limit.
-pub(super) async fn out_of_quarantine(client: &Client, limit: WaitLimit) -> WaitLimit {
-    let allows = |left: &Duration| match limit {
+pub(super) async fn out_of_quarantine(client: &Client, mut limit: WaitLimit) -> WaitLimit {
+    let allows = |limit, left| match limit {
         WaitLimit::Unlimited => true,
         WaitLimit::NoWait => false,
-        WaitLimit::For(span) => *left < span,
+        WaitLimit::For(span) => left < span,
     };
-    let Some(left) = client.quarantine().filter(allows) else { return limit };
-    say(format_args!(
-        "waiting {:.1} s until the quorum grants locks: this is its first use, or too many of its members may have \
-         lost their data",
-        left.as_secs_f64()
-    ));
-    tokio::time::sleep(left).await;
-    limit.less(left)
+    // It may begin again meanwhile.
+    while let Some(left) = client.quarantine().filter(|left| allows(limit, *left)) {
+        say(format_args!(
+            "waiting {:.1} s until the quorum grants locks: this is its first use, or too many of its members may have \
+             lost their data",
+            left.as_secs_f64()
+        ));
+        tokio::time::sleep(left).await;
+        limit = limit.less(left);
+    }
+    limit
 }
 
 impl Target {

@@ -226,6 +226,19 @@ fn a_cold_start_is_waited_out_if_the_limit_allows() {
     }
 }
 
+/// The members lose their markers while a run waits.
+#[test]
+fn a_cold_start_that_begins_again_is_waited_out() {
+    let quorum = Quorum::start(3);
+    let scene = Scene::at(quorum.url());
+    let run = scene.start(&["--longest-lease", "6s", "job", "--", "echo", "it ran"]);
+    run.says("s until the quorum grants locks");
+    [0, 1].iter().for_each(|index| quorum.server(*index).restart_empty());
+    let run = run.outcome();
+    run.assert_code(0);
+    assert_eq!(run.errors.matches("until the quorum grants locks").count(), 2, "{run:?}");
+}
+
 #[test]
 fn members_that_disagree_are_shown() {
     let (quorum, scene) = three();

@@ -161,10 +161,19 @@ fn a_wrong_command_line_gets_a_tip() {
     for command in ["run", "inspect", "unlock"] {
         tips(&[command, "-job"], "if '-job' is the name of the lock, write '--name=-job'");
     }
+    // Similar to an option.
+    tips(&["inspect", "--job"], "'--name=--job'");
+    let said = stand.run(["run", "--wait-for-me", "--", "true"]);
+    assert!(!said.err.contains("'-- --wait-for-me'"), "the command is after it: {}", said.err);
+    said.fails(64, &["'--name=--wait-for-me'"]);
+    tips(&["run", "--", "-job", "true"], "if '-job' is the name of the lock, write '--name=-job'");
     tips(&["ls", "-job*"], "if '-job*' is the pattern, write '-- -job*'");
     for args in [&["--wait", "-1"][..], &["-w", "-1"], &["--lease", "-5"]] {
         let line = [&["run", "deploy"], args, &["--", "true"]].concat();
         tips(&line, &format!("\"{}\" is no duration: write seconds", args[1]));
+    }
+    for option in ["--permits", "-E", "--acknowledged-by", "--longest-lease"] {
+        tips(&["run", option, "-1", "deploy", "--", "true"], "'-1' for '");
     }
     let said = stand.run(["run", "--parallel", "deploy", "--", "true"]);
     assert!(!said.err.contains("'-- --parallel'"), "the command is after it: {}", said.err);

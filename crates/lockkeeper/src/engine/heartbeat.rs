@@ -86,7 +86,7 @@ impl Heartbeat {
         }
         self.last = Some(now);
         let waiters: Vec<_> = lock(&core.positions.all).values().cloned().collect();
-        for groups in core.by_lane(waiters, |waiter| &waiter.resource.name) {
+        for groups in core.by_lane(waiters, |waiter| &waiter.resource) {
             let core = Arc::clone(core);
             tasks.spawn(async move {
                 let batches = groups.iter().flat_map(|group| group.chunks(BATCH));

@@ -176,11 +176,12 @@ impl Core {
 
     /// Splits `all` into lanes, and each lane into groups that share a request. Keeps the order within a
     /// group.
-    fn by_lane<T>(&self, all: Vec<T>, name: impl Fn(&T) -> &LockName) -> Vec<Vec<Vec<T>>> {
-        let mut lanes = BTreeMap::<Lane, BTreeMap<u16, Vec<T>>>::new();
+    fn by_lane<T>(&self, all: Vec<T>, about: impl Fn(&T) -> &Resource) -> Vec<Vec<Vec<T>>> {
+        let mut lanes = BTreeMap::<Lane, BTreeMap<_, Vec<T>>>::new();
         for one in all {
-            let Capabilities { lane, group, .. } = self.backend.capabilities(name(&one));
-            lanes.entry(lane).or_default().entry(group).or_default().push(one);
+            let Resource { kind, name } = about(&one);
+            let Capabilities { lane, group, .. } = self.backend.capabilities(name);
+            lanes.entry(lane).or_default().entry((group, *kind)).or_default().push(one);
         }
         lanes.into_values().map(|groups| groups.into_values().collect()).collect()
     }

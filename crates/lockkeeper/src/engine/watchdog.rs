@@ -1,6 +1,6 @@
 //! The watchdog: renews leases, checks fixed leases, and signals every loss.
 //!
-//! Each request is about one group of a lane, and each lane has its own limit of holds under way: a lane
+//! Each request is about one kind in one group of a lane, and each lane has its own limit of holds under way: a lane
 //! that does not answer delays no renewal of another. A slot of a cluster that is being moved to a node that hangs
 //! delays the other slots of its lane for [`HUNG`] at most.
 
@@ -49,7 +49,7 @@ pub(super) fn renew(core: &Arc<Core>, now: Tick, tasks: &mut JoinSet<()>) -> Opt
     if !asked.is_empty() {
         tracing::debug!(count = asked.len(), "renewing");
     }
-    for groups in core.by_lane(asked, |(lease, _)| &lease.resource.name) {
+    for groups in core.by_lane(asked, |(lease, _)| &lease.resource) {
         tasks.spawn(send(Arc::clone(core), groups));
     }
     Some(next)

@@ -165,7 +165,7 @@ async fn lead_to_any(cluster: Arc<Cluster>, node: Arc<Primary>, options: ClientO
         let nodes = cluster.primaries().into_iter().filter_map(|(_, shard)| shard.primary.server());
         let nodes: Vec<_> = nodes.collect();
         next += 1;
-        nodes.get(next % nodes.len().max(1)).inspect(|server| node.lead_to(server));
+        nodes.get(next % nodes.len().max(1)).inspect(|server| node.lead_to(server, false));
         while node.server().is_some_and(|server| cluster.knows(&server)) {
             tokio::select! {
                 () = node.suspected() => {}

@@ -77,12 +77,12 @@ impl ErrorReply {
 
     /// The fault of the request, with this error as its source.
     pub(super) fn fault(&self) -> Fault {
-        self.meaning().caused_by(self.clone())
+        self.meaning(self.to_string()).caused_by(self.clone())
     }
 
-    /// The same without the error, which may quote a password.
-    pub(super) fn meaning(&self) -> Fault {
-        let (text, detail) = (self.to_string(), &self.detail);
+    /// The same in these words and without the error, which may quote a password.
+    pub(super) fn meaning(&self, text: String) -> Fault {
+        let detail = &self.detail;
         let says = |words: &[&str]| words.iter().any(|word| self.says(word));
         let told = |words: &[&str]| words.iter().any(|word| detail.contains(word));
         let advised = |advice: &str| format!("{text}: {advice}").into();

@@ -5,7 +5,6 @@
 //! that has arrived: its request may or may not count, and the engine repeats or undoes it on the new
 //! primary. So no grant of a primary that is known to be demoted reaches a caller.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::futures::Notified;
@@ -19,14 +18,14 @@ pub(super) struct Place {
     pub(super) epoch: u64,
     /// `None` while the new primary is being searched.
     pub(super) server: Option<Server>,
+    /// Whether it has replicas as far as others know, also if none of them has a link to it yet.
+    pub(super) has_replicas: bool,
 }
 
 pub(super) struct Primary {
     place: watch::Sender<Place>,
     /// The address never changes, only the server behind it.
     pub(super) is_fixed: bool,
-    /// Whether it has replicas as far as others know, also if none of them has a link to it yet.
-    has_replicas: AtomicBool,
     suspected: Arc<Notify>,
     on_leave: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -55,9 +54,8 @@ impl Primary {
 
     fn new(is_fixed: bool, server: Option<Server>, suspected: Arc<Notify>) -> Arc<Self> {
         Arc::new(Self {
-            place: watch::Sender::new(Place { epoch: 0, server }),
+            place: watch::Sender::new(Place { epoch: 0, server, has_replicas: false }),
             is_fixed,
-            has_replicas: AtomicBool::new(false),
             suspected,
             on_leave: OnceLock::new(),
         })
@@ -122,17 +120,8 @@ impl Primary {
         self.suspected.notified()
     }
 
-    pub(super) fn has_replicas(&self) -> bool {
-        self.has_replicas.load(Ordering::Relaxed)
-    }
-
-    /// Notes whether the server that it leads to next has replicas.
-    pub(super) fn note_replicas(&self, has_replicas: bool) {
-        self.has_replicas.store(has_replicas, Ordering::Relaxed);
-    }
-
     /// Leads to this server. If it is another one, the answers of the old one are void.
-    pub(super) fn lead_to(&self, server: &Server) {
+    pub(super) fn lead_to(&self, server: &Server, has_replicas: bool) {
         if self.is(server) {
             return;
         }
@@ -140,6 +129,7 @@ impl Primary {
             self.leave(self.epoch());
         }
         tracing::info!(primary = %server.address, "found the primary");
-        self.place.send_modify(|place| place.server = Some(server.clone()));
+        let server = Some(server.clone());
+        self.place.send_modify(|place| *place = Place { epoch: place.epoch, server, has_replicas });
     }
 }

@@ -4,8 +4,12 @@
 //! together. An answer counts only if the server that gave it still serves the name.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, timeout_at};
 
 use super::command::Command;
 use super::error_reply::ErrorReply;
@@ -15,34 +19,21 @@ use super::shard::Written;
 use super::{Inner, fair, lock, name, permits, rw, script};
 use crate::backend::{Fault, Kind, Renew, Renewed};
 
-/// A script that renews many holds of one kind.
-struct Renewal {
-    takes: fn(&Renew) -> bool,
-    call: fn(&[&Renew], Wakes) -> Command<Renewals>,
-}
+/// How long the renewals of a batch that is split wait for each other: a key may have moved to a node that hangs.
+const HUNG: Duration = Duration::from_secs(1);
 
-const RENEWALS: &[Renewal] = &[
-    // A lock and a fair lock are hashes of owners.
-    Renewal {
-        takes: |renew| matches!(renew.resource.kind, Kind::Lock | Kind::Fair) && !renew.waiting,
-        call: |batch, _| lock::renew(&script::LOCK_RENEW, batch),
-    },
-    Renewal {
-        takes: |renew| renew.resource.kind == Kind::Mutex,
-        call: |batch, _| lock::renew(&script::MUTEX_RENEW, batch),
-    },
-    // A queue position.
-    Renewal {
-        takes: |renew| renew.resource.kind == Kind::Fair && renew.waiting,
-        call: fair::keep_places,
-    },
-    Renewal { takes: |renew| renew.resource.kind == Kind::Read, call: rw::renew_readers },
-    Renewal {
-        takes: |renew| renew.resource.kind == Kind::Write,
-        call: |batch, _| rw::renew(&script::WRITE_RENEW, batch, None),
-    },
-    Renewal { takes: |renew| renew.resource.kind == Kind::Permits, call: permits::renew },
-];
+/// One script for holds, or queue positions, of one kind.
+fn request(batch: &[&Renew], wakes: Wakes) -> Option<Command<Renewals>> {
+    Some(match (batch[0].resource.kind, batch[0].waiting) {
+        (Kind::Lock | Kind::Fair, false) => lock::renew(&script::LOCK_RENEW, batch),
+        (Kind::Mutex, _) => lock::renew(&script::MUTEX_RENEW, batch),
+        (Kind::Fair, true) => fair::keep_places(batch, wakes),
+        (Kind::Read, _) => rw::renew_readers(batch, wakes),
+        (Kind::Write, _) => rw::renew(&script::WRITE_RENEW, batch, None),
+        (Kind::Permits, _) => permits::renew(batch, wakes),
+        (Kind::Lock | Kind::Semaphore | Kind::Latch, _) => return None,
+    })
+}
 
 impl Inner {
     /// Renews holds with one script for each kind, and in a cluster for each slot.
@@ -54,19 +45,19 @@ impl Inner {
             batch.iter().map(|renew| fits(renew).and(Err(Fault::Closed))).collect();
         let mut groups: BTreeMap<_, (Vec<usize>, Vec<&Renew>)> = BTreeMap::new();
         for (place, renew) in batch.iter().enumerate().filter(|(_, renew)| fits(renew).is_ok()) {
-            let step = RENEWALS.iter().position(|step| (step.takes)(renew));
-            let group = groups.entry((self.route.group(name(&renew.resource)), step)).or_default();
+            let group = self.route.group(name(&renew.resource));
+            // A lock and a fair lock are hashes of owners.
+            let kind = Some(renew.resource.kind).filter(|kind| *kind != Kind::Fair);
+            let kind = kind.unwrap_or(Kind::Lock);
+            let group = groups.entry((group, kind, renew.waiting)).or_default();
             group.0.push(place);
             group.1.push(renew);
         }
-        let scripts = groups.into_iter().filter_map(|((_, step), (places, renews))| {
-            let step = &RENEWALS[step?];
-            Some(async move {
-                let renewed = self.renew_kind(step, &renews).await;
-                // In a cluster it is the answer of the owner, which a redirection may have told.
-                let owner = self.route.cluster().map(|_| standing(renews[0]));
-                (places, renewed, owner)
-            })
+        let scripts = groups.into_values().map(async |(places, renews)| {
+            let renewed = self.renew_kind(&renews).await;
+            // In a cluster it is the answer of the owner, which a redirection may have told.
+            let owner = self.route.cluster().map(|_| standing(renews[0]));
+            (places, renewed, owner)
         });
         for (places, renewed, owner) in join_all(scripts).await {
             for (place, answer) in places.into_iter().zip(renewed) {
@@ -86,8 +77,8 @@ impl Inner {
     /// Renews holds of one kind with one script. If the whole script is rejected because of one
     /// entry (for example a key without permission), each hold is renewed alone, so that the others
     /// are not lost.
-    async fn renew_kind(&self, step: &Renewal, batch: &[&Renew]) -> Renewals {
-        let answers = self.renew_together(step, batch).await;
+    async fn renew_kind(&self, batch: &[&Renew]) -> Renewals {
+        let answers = self.renew_together(batch).await;
         // In a slot that is being moved, keys on both sides cannot be in one request.
         let is_split = |answer: &Result<_, Fault>| answer.as_ref().is_err_and(Fault::is_moving);
         let refused = |answer: &Result<_, Fault>| answer.as_ref().is_err_and(|f| !f.may_pass());
@@ -100,13 +91,22 @@ impl Inner {
         if batch.len() == 1 || !answers.iter().all(|answer| refused(answer) || is_split(answer)) {
             return answers;
         }
-        let alone =
-            batch.iter().map(|renew| Box::pin(self.renew_kind(step, std::slice::from_ref(renew))));
-        join_all(alone).await.into_iter().flatten().collect()
+        let alone = batch.iter().enumerate().map(async |(n, renew)| {
+            (n, Box::pin(self.renew_kind(std::slice::from_ref(renew))).await)
+        });
+        let mut alone: FuturesUnordered<_> = alone.collect();
+        let mut answers = vec![Err(Fault::unanswered("no answer in time")); batch.len()];
+        let mut next = alone.next().await;
+        let until = Instant::now() + HUNG;
+        while let Some((n, answer)) = next {
+            answers.splice(n..=n, answer);
+            next = timeout_at(until, alone.next()).await.unwrap_or(None);
+        }
+        answers
     }
 
     /// A fault of the request is the fault of each entry.
-    async fn renew_together(&self, step: &Renewal, batch: &[&Renew]) -> Renewals {
+    async fn renew_together(&self, batch: &[&Renew]) -> Renewals {
         let key = name(&batch[0].resource);
         let standing = self.route.standing(key);
         // A renewal moves a deadline only once it is acknowledged; a check moves none.
@@ -116,7 +116,10 @@ impl Inner {
         let has_renewal = |answers: &Renewals| {
             batch.iter().zip(answers).any(|(renew, answer)| is_renewal(renew, answer))
         };
-        let command = (step.call)(batch, self.wakes).answering_each(batch.len());
+        let Some(command) = request(batch, self.wakes) else {
+            return vec![Err(Fault::Closed); batch.len()];
+        };
+        let command = command.answering_each(batch.len());
         let Written { answer, acknowledged } =
             match self.route.attempt(key, command, &has_renewal).await {
                 Ok(written) => written,

@@ -158,10 +158,9 @@ impl Replicated {
     }
 
     fn follow(&self, primary: &Primary, server: &Server) {
-        locked(&self.known).last = Some(server.clone());
-        // The old primary is one of them.
-        primary.note_replicas(self.servers.len() > 2);
-        primary.lead_to(server);
+        let before = locked(&self.known).last.replace(server.clone());
+        // The old primary is one of them. Those that a new client finds without a link may be no replicas.
+        primary.lead_to(server, before.is_some() && self.servers.len() > 2);
     }
 
     /// Asks all servers at once. One that does not answer in time is not waited for.

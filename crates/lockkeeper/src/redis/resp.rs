@@ -17,7 +17,7 @@
 use super::error_reply::ErrorReply;
 use crate::backend::Fault;
 
-/// The longest line: of a status, an error or a number.
+/// The longest line: of a status, an error or a number. An error costs many times its length: it is copied.
 const LINE_MAX: usize = 64 * 1024;
 
 /// The deepest nesting. Our replies have at most three levels.
@@ -195,6 +195,9 @@ fn token(input: &[u8]) -> Result<Option<(usize, Token)>, Malformed> {
                 return Ok(Some((head, Token::Value(Value::Nil))));
             }
             let length = size(length)?;
+            if kind == b'!' && length > LINE_MAX {
+                return Err(Malformed("an error is too long"));
+            }
             let Some(bytes) = input.get(head..head + length + 2) else { return Ok(None) };
             let Some(bytes) = bytes.strip_suffix(b"\r\n") else {
                 return Err(Malformed("a string does not end where it should"));
@@ -472,6 +475,8 @@ mod tests {
         assert_eq!(rejected(&b"*1\r\n".repeat(DEPTH_MAX + 1)), "a reply is nested too deeply");
         assert_eq!(rejected(&[&b"+"[..], &[b'x'; LINE_MAX]].concat()), "a line is too long");
         assert_eq!(rejected(b"$9999999999\r\n"), "a reply is too large");
+        let long = format!("!{}\r\n", LINE_MAX + 1);
+        assert_eq!(rejected(long.as_bytes()), "an error is too long");
     }
 
     #[test]

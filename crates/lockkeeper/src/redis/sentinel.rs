@@ -222,11 +222,13 @@ impl Sentinel {
                 they were reset, or a failover was undone"
             );
         }
+        // The old primary is one of them.
+        let is_old = |(at, _): &(_, bool)| state.address == Some(address(at));
+        let mut replicas = told.iter().flat_map(|told| &told.replicas);
+        let has_replicas = replicas.any(|one| !one.1 && !is_old(one));
         let address = Some(address(named));
         *state = Followed { address, epoch, least_epoch: epoch, outdated: None };
-        // The old primary is one of them.
-        primary.note_replicas(told.iter().any(|told| told.replicas > Some(1)));
-        primary.lead_to(&self.of.login.at(&named.0, named.1));
+        primary.lead_to(&self.of.login.at(&named.0, named.1), has_replicas);
         true
     }
 
@@ -370,7 +372,7 @@ impl Sentinel {
             let remedy = "wait for a failover to end; then look for a partition between them";
             findings.push(Finding::danger("sentinels", detail, remedy));
         }
-        (findings, told.iter().filter_map(|told| told.replicas).max())
+        (findings, told.iter().map(|told| told.replicas.len()).max())
     }
 }
 
@@ -451,7 +453,7 @@ mod tests {
                 id: Some(n.to_string()),
                 primary,
                 epoch: *epoch,
-                replicas: None,
+                replicas: Vec::new(),
                 others,
             };
             (format!("s{n}:26379"), Ok(told))
@@ -474,6 +476,25 @@ mod tests {
         // The same answer changes nothing.
         assert!(sentinel.find(&told(&[(4, 6)]), &primary));
         assert_eq!(primary.epoch(), 1);
+    }
+
+    /// Those that have no link to it yet count, and the old primary and a dead one do not.
+    #[tokio::test]
+    async fn a_primary_has_the_replicas_that_sentinels_know() {
+        let (sentinel, primary) = sentinel();
+        let has_replicas = |port, replicas: &[(u16, bool)]| {
+            let mut answers = told(&[(port, u64::from(port)); 3]);
+            let replicas =
+                replicas.iter().map(|(port, is_dead)| (("h".to_owned(), *port), *is_dead));
+            answers[1].1.as_mut().unwrap().replicas = replicas.collect();
+            assert!(sentinel.find(&answers, &primary));
+            primary.watch().borrow().has_replicas
+        };
+        assert!(has_replicas(1, &[(2, false)]), "a new client");
+        assert!(!has_replicas(2, &[(1, false)]), "the old primary");
+        assert!(has_replicas(3, &[(1, false), (2, false)]));
+        assert!(!has_replicas(4, &[(1, true), (3, false)]));
+        assert!(!has_replicas(5, &[]));
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,8 +12,8 @@ pub(super) struct SentinelView {
     pub(super) id: Option<String>,
     pub(super) primary: Option<(String, u16)>,
     pub(super) epoch: u64,
-    /// The number of replicas that it knows, if it reports it.
-    pub(super) replicas: Option<usize>,
+    /// The addresses of the replicas, and whether it takes them for dead.
+    pub(super) replicas: Vec<((String, u16), bool)>,
     /// The ids and addresses of the other sentinels.
     pub(super) others: Vec<(String, String, u16)>,
 }
@@ -27,41 +27,40 @@ pub(super) fn distinct(answers: &Answers) -> Vec<&SentinelView> {
 
 pub(super) type Answers = Vec<(String, Result<SentinelView, Fault>)>;
 
-pub(super) fn questions(master: &str) -> [Command; 4] {
+pub(super) fn questions(master: &str) -> [Command; 5] {
     let sentinel = |verb: &str| Command::plain("SENTINEL").arg(verb);
     [
         sentinel("GET-MASTER-ADDR-BY-NAME").arg(master),
         sentinel("MASTER").arg(master),
         sentinel("SENTINELS").arg(master),
         sentinel("MYID"),
+        sentinel("SLAVES").arg(master),
     ]
 }
 
 pub(super) fn understand(replies: Vec<Value>) -> Result<SentinelView, Fault> {
-    let [primary, master, others, id] = &replies[..] else { return Err(Fault::Closed) };
+    let [primary, master, others, id, replicas] = &replies[..] else { return Err(Fault::Closed) };
     if let Value::Error(error) = primary {
         return Err(error.fault());
     }
-    let primary = match primary {
-        Value::Array(parts) => match &parts[..] {
-            [host, port] => host.text().zip(port.text().and_then(|port| port.parse().ok())),
-            _ => None,
-        },
+    let primary = match primary.items() {
+        Some([host, port]) => host.text().zip(port.text().and_then(|port| port.parse().ok())),
         _ => None,
     };
-    let field = |value: &Value, name: &str| fields(value).remove(name);
-    let epoch = field(master, "config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-    let replicas = field(master, "num-slaves").and_then(|count| count.parse().ok());
+    let epoch = fields(master).remove("config-epoch").and_then(|epoch| epoch.parse().ok());
     let other = |value: &Value| {
         let mut fields = fields(value);
         let port = fields.remove("port")?.parse().ok()?;
         Some((fields.remove("runid")?, fields.remove("ip")?, port))
     };
-    let others = match others {
-        Value::Array(list) => list.iter().filter_map(other).collect(),
-        _ => Vec::new(),
+    let replica = |value: &Value| {
+        let mut fields = fields(value);
+        let port = fields.remove("port")?.parse().ok()?;
+        Some(((fields.remove("ip")?, port), fields.remove("flags")?.contains("s_down")))
     };
-    Ok(SentinelView { id: id.text(), primary, epoch, replicas, others })
+    let others = others.items().unwrap_or_default().iter().filter_map(other).collect();
+    let replicas = replicas.items().unwrap_or_default().iter().filter_map(replica).collect();
+    Ok(SentinelView { id: id.text(), primary, epoch: epoch.unwrap_or(0), replicas, others })
 }
 
 /// Returns the fields of a map, which is a list in RESP2.

@@ -224,17 +224,27 @@ async fn no_server_is_a_primary() {
     assert!(said.contains(&format!("127.0.0.1:{} is a replica", replicas[1])), "{said}");
 }
 
-/// Only the way of this client to the primary is cut. The replica still has a link to it.
+/// Only the way of this client to the primary is cut. The replica still has a link to it: `ROLE` says it, or
+/// `INFO`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_its_replica_reaches_is_never_overruled() {
+    let running = [RIGHTS[0], RIGHTS[1]].map(|rights| tokio::spawn(is_never_overruled(rights)));
+    for task in running {
+        joined(task).await;
+    }
+}
+
+async fn is_never_overruled(rights: &[&str]) {
     let servers = with_a_stale_primary().await;
     let [stale, primary, _] = servers.nodes() else { panic!("three servers") };
-    let client = connect(&servers.url(), options()).await;
+    servers.nodes().iter().for_each(|node| set_user(node.server(), rights));
+    let url = servers.url().replace("://", "://u:s3cret@");
+    let client = connect(&url, options()).await;
     let guard = taken(&lock_of(&client, Kind::Lock, "a")).await;
     servers.cut(primary, Side::Clients);
     let mut waiting = Box::pin(lock_of(&client, Kind::Lock, "b").try_lock_for(ms(8000)));
     start(&mut waiting).await;
-    let error = Client::connect_with(&servers.url(), options()).await.expect_err("cut off");
+    let error = Client::connect_with(&url, options()).await.expect_err("cut off");
     let said = assert_unreachable::<()>(&Err(error));
     let reason = format!("127.0.0.1:{} does not answer, and", primary.port());
     assert!(said.contains(&reason), "{said}");

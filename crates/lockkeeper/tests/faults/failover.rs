@@ -181,18 +181,23 @@ async fn a_primary_that_dies_under_load_is_replaced() {
     history.assert_valid();
 }
 
-/// The host of the primary hangs: an attempt to connect to it is under way when another primary is announced. It
-/// holds up neither locks nor wake-ups there, although it may take a minute.
+/// The host of the primary hangs: attempts to connect to it, for requests, acknowledgements and messages, are under
+/// way when another primary is announced. They hold up neither locks nor wake-ups there, although they may take a
+/// minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_hangs_is_left_at_once() {
-    let sentinels = started().await;
-    let hanging = sentinels.servers().primary().server();
+    let sentinels = proxied().await;
+    let hanging = sentinels.servers().primary();
+    let holder = taken(&lock_of(&connected(&sentinels, options()).await, Kind::Lock, "held")).await;
     let client =
         connected(&sentinels, options().connect_timeout(LONG).unreachable_after(LONG)).await;
     taken(&lock_of(&client, Kind::Lock, "a")).await.release().await.expect("held");
-    hanging.pause();
-    // The connection that was there is given up.
-    assert_unreachable(&within(PATIENCE, "no answer", client.lock("a").is_locked()).await);
+    let waiter = tokio::spawn(client.lock("held").lock());
+    eventually(PATIENCE, "the waiter listens", || listeners(hanging.server(), "held") == 1).await;
+    let replicated = Arc::clone(&sentinels);
+    blocking(move || replicated.servers().await_in_sync(2)).await;
+    hanging.server().pause();
+    hanging.proxy().cut();
     let next = tokio::spawn({
         let lock = client.lock("a");
         async move { (lock.lock().await, StdInstant::now()) }
@@ -203,11 +208,27 @@ async fn a_primary_that_hangs_is_left_at_once() {
     let announced = *switch.announced.iter().min().expect("three sentinels");
     let late = awake_between(announced, at);
     assert!(late < SOON, "{late:?} after the announcement");
-    let waiter = tokio::spawn(connected(&sentinels, options()).await.lock("a").lock());
-    let new = node(&sentinels, switch.port).server();
-    eventually(PATIENCE, "the waiter listens", || listeners(new, "a") == 1).await;
     guard.expect("on the new primary").release().await.expect("held");
+    let new = node(&sentinels, switch.port).server();
+    eventually(SOON, "the waiter listens", || listeners(new, "held") == 1).await;
+    holder.release().await.expect("held on the new primary");
     let _guard = within(SOON, "the waiter", joined(waiter)).await.expect("freed");
+}
+
+/// Replicas have lost their links, and sentinels know of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_client_needs_the_replicas_that_sentinels_know() {
+    let sentinels = started().await;
+    let servers = sentinels.servers();
+    for replica in servers.replicas() {
+        replica.server().cli(&["REPLICAOF", "127.0.0.1", "1"]).ok();
+    }
+    let primary = servers.primary().server();
+    let gone = || primary.info_field("replication", "connected_slaves") == "0";
+    eventually(PATIENCE, "they are gone", gone).await;
+    let client = connected(&sentinels, options()).await;
+    let answer = client.lock("a").try_lock().await;
+    assert!(matches!(answer, Err(Error::Unacknowledged { .. })), "{answer:?}");
 }
 
 /// The answer to an acquire is on its way when the failover is announced: it does not count, although

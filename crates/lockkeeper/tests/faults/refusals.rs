@@ -3,11 +3,11 @@
 //! The same checks run for every such [`Condition`].
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-use lockkeeper::{ClientOptions, Error, Kind, Phase};
+use lockkeeper::{Client, ClientOptions, Error, Kind, Phase};
 use testkit::RedisServer;
 use tokio::time::Instant;
 
@@ -306,4 +306,24 @@ async fn a_release_refused_for_now_is_repeated() {
         rig.assert_free("a");
     })
     .await;
+}
+
+/// Whatever listens there, its answer to the first request may not use up the memory of the client.
+#[tokio::test]
+async fn a_first_reply_that_does_not_end_is_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("redis://{}", listener.local_addr().expect("it is bound"));
+    let serving = thread::spawn(move || {
+        let (mut client, _) = listener.accept().expect("a client");
+        // More nils are announced than come.
+        let reply = [&b"*9999999\r\n"[..], &b"_\r\n".repeat(2 * 1024 * 1024 / 3)].concat();
+        let _ = client.write_all(&reply);
+        // Until the client has closed the connection.
+        while client.read(&mut [0; 1024]).is_ok_and(|count| count > 0) {}
+    });
+    let connecting = Client::connect_with(&url, options().connect_timeout(PATIENCE));
+    let answer = within(PATIENCE + SOON, "connecting", connecting).await;
+    let said = assert_unreachable(&answer);
+    assert!(said.contains("not that of a Redis server"), "{said}");
+    serving.join().expect("the server");
 }

@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
-use lockkeeper::{AnyGuard, AnyLock, Fence, FencedGuard, FencedLock, Hold, LostReason};
+use lockkeeper::backend::{Acquire, Attempt, Fenced, Resource};
+use lockkeeper::{
+    AnyGuard, AnyLock, Fence, FencedGuard, FencedLock, Hold, Kind, LostReason, OwnerId,
+};
 use tokio::time::sleep;
+use uuid::Uuid;
 
 use crate::store::{Store, one, pair, poll_once};
 
@@ -64,6 +68,32 @@ pub(crate) async fn a_handoff_issues_a_greater_token(store: &Store) {
     guard.release().await.unwrap();
     tokens.push(next(&lock).await);
     assert_growing(&tokens);
+}
+
+/// The caller has not seen the first answer.
+pub(crate) async fn a_repeated_request_issues_a_greater_token(store: &Store) {
+    let (backend, client) = (store.backend().await, Uuid::new_v4());
+    let kinds = if store.is_quorum() { 1..2 } else { 0..3 };
+    for kind in [Kind::Fair, Kind::Lock, Kind::Write].into_iter().take(kinds.end).skip(kinds.start)
+    {
+        let resource = Resource { kind, name: store.name(kind.as_str()).as_str().into() };
+        let [first, second] = [(); 2].map(|()| OwnerId::fresh(client));
+        let acquire = Acquire::new(resource, first, store.long().as_millis() as u64);
+        let acquire = Acquire { fenced: Some(Fenced { ttl: None }), ..acquire };
+        let handoff = Acquire { owner: second, from: Some(first), ..acquire.clone() };
+        let mut requests = vec![&acquire; 2];
+        if kind != Kind::Fair {
+            requests.extend([&handoff; 2]);
+        }
+        let mut tokens = Vec::new();
+        for request in requests {
+            match backend.acquire(request.clone()).await {
+                Ok(Attempt::Granted { token: Some(token) }) => tokens.push(token),
+                answer => panic!("{kind}: {answer:?}"),
+            }
+        }
+        assert_growing(&tokens);
+    }
 }
 
 /// The waiter asked for no token, and the holder before it for one; and the other way round.

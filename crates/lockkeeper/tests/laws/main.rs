@@ -415,6 +415,7 @@ laws! {
         each_holder_has_a_greater_token
         names_have_sequences_of_their_own
         a_handoff_issues_a_greater_token
+        a_repeated_request_issues_a_greater_token
         a_handoff_issues_a_token_only_to_a_fenced_waiter
         after_a_force_release_the_next_token_is_greater
         after_an_expired_lease_the_next_token_is_greater

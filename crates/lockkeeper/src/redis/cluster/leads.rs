@@ -59,9 +59,7 @@ impl Cluster {
         leaves.iter().for_each(|index| shards[*index].primary.park());
         let is_overruled = leads.len() < servers.len();
         for (index, server) in leads {
-            let primary = &shards[*index].primary;
-            primary.note_replicas(map.nodes[*index].len() > 1);
-            primary.lead_to(server);
+            shards[*index].primary.lead_to(server, map.nodes[*index].len() > 1);
         }
         is_overruled
     }

@@ -406,13 +406,15 @@ mod tests {
         let shard = cluster.owner(slot).unwrap();
         let [primary, replica, other] = [0, 3, 1].map(|index| node(&servers, index));
         let mut known = cluster.map();
-        known.nodes[shard.lane.0 as usize] = vec![primary.clone(), replica.clone()];
+        let sibling = node(&servers, 4);
+        known.nodes[shard.lane.0 as usize] = vec![primary.clone(), replica.clone(), sibling];
         let epoch = known.epoch.map(|epoch| epoch + 1);
         drop(known);
         cluster.moved(slot, &replica);
         let promoted = replica.server(&cluster.seeds[0]);
-        assert!(shard.primary.is(&promoted));
-        let range = Range { replicas: vec![replica], ..range(0, SLOTS - 1, &primary) };
+        let has_replicas = || shard.primary.watch().borrow().has_replicas;
+        assert!(shard.primary.is(&promoted) && has_replicas());
+        let range = Range { replicas: vec![replica.clone()], ..range(0, SLOTS - 1, &primary) };
         let told = |epoch, ranges| told(&other, epoch, ranges);
         let age = |at: Instant| {
             cluster.map().redirected_shards.values_mut().for_each(|(then, _)| *then = at)
@@ -425,7 +427,10 @@ mod tests {
         // Not for long without a connection, and a replica is not connected to.
         age(Instant::now() - CONNECTS);
         cluster.apply(vec![told(epoch, vec![range.clone()])]);
-        assert!(!shard.primary.is(&promoted), "{:?}", shard.primary);
+        assert!(!shard.primary.is(&promoted) && has_replicas(), "{:?}", shard.primary);
+        // The old primary is none of them.
+        cluster.moved(slot, &replica);
+        assert!(shard.primary.is(&promoted) && !has_replicas());
         // A third node is no old one: the redirection is older.
         cluster.moved(slot, &node(&servers, 3));
         age(Instant::now() + Duration::from_secs(60));

@@ -105,8 +105,7 @@ impl Cluster {
             }
             // The first one is the old primary.
             let mut others = map.nodes[index].iter().skip(1);
-            shard.primary.note_replicas(others.any(|other| !is_it(other)));
-            shard.primary.lead_to(&server);
+            shard.primary.lead_to(&server, others.any(|other| !is_it(other)));
         }
         index
     }

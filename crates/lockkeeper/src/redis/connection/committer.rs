@@ -277,11 +277,10 @@ impl Rounds {
                 // Those that joined while there is no connection.
                 () = refuse(&mut joins) => return,
             };
-            let Place { epoch, server } = &follower.tried;
+            let Place { epoch, server, has_replicas } = &follower.tried;
             if !server.iter().zip(&before).any(|(server, before)| server.is_same(before)) {
-                // After a failover its replicas have no link to it yet.
-                let needs = before.is_some() && shared.primary.has_replicas();
-                let grace = if needs { GRACE } else { Duration::ZERO };
+                // Its replicas may have no link to it yet, as after a failover.
+                let grace = if *has_replicas { GRACE } else { Duration::ZERO };
                 (self.alone, self.warned) = (Some(Instant::now() + grace), false);
             }
             let connected = connected.and_then(|(opened, role)| self.note(role).map(|_| opened));
@@ -511,7 +510,7 @@ mod tests {
         let options = ClientOptions::new();
         let suspected = Arc::new(Notify::new());
         let primary = Primary::suspected_by(Arc::clone(&suspected));
-        primary.lead_to(&url::server(&servers.replicas()[0].url(), &options).unwrap());
+        primary.lead_to(&url::server(&servers.replicas()[0].url(), &options).unwrap(), false);
         let terms = Terms { replicas: 1, timeout: Duration::from_secs(1), is_strict: false };
         let key = Box::new(|_| Some(b"key".to_vec()));
         let _committer = Committer::later(&primary, &options, terms, key);

@@ -25,7 +25,7 @@ pub(crate) struct Follower {
 
 impl Follower {
     pub(crate) fn new(primary: &Primary, options: &ClientOptions) -> Self {
-        let tried = Place { epoch: 0, server: None };
+        let tried = Place { epoch: 0, server: None, has_replicas: false };
         let (options, place) = (options.clone(), primary.watch());
         Self { options, place, tried, since: Instant::now(), failures: 0 }
     }

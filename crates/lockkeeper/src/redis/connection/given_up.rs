@@ -58,7 +58,7 @@ mod tests {
         let given_up = GivenUp::default();
         let open = || {
             let primary = Primary::suspected_by(Arc::default());
-            primary.lead_to(&address);
+            primary.lead_to(&address, false);
             let connection = Connection::later(&primary, &options, &given_up, None, || {});
             (primary, connection)
         };

@@ -72,47 +72,23 @@ async fn log_in(wire: &mut Wire, server: &Server) -> Result<(), Fault> {
     }
 }
 
-/// Why the server does not let the client in. Old servers quote the arguments of a command that they do
-/// not know, the password among them, and a proxy may quote them in its own words: then without the
-/// error itself, which has them, too.
+/// Why the server does not let the client in. Old servers quote the arguments of a command that they do not know,
+/// the password among them, and a proxy may do so in its own words: the text ends with the first quotation, and
+/// the error itself, which has the rest, is left out. To hide only the password would tell which word it is.
 fn rejected(error: &ErrorReply, server: &Server) -> Fault {
-    let text = &error.detail[..];
-    let known =
-        text.split_once("with args").map_or(text, |(known, _)| known.trim_end_matches([',', ' ']));
-    let shown = match &server.password {
-        Some(password) => without_password(known, password),
-        None => known.to_owned(),
+    let text = error.to_string();
+    // An apostrophe within a word is none.
+    let is_quotation = |(at, c): &(usize, char)| {
+        matches!(c, '\'' | '`' | '"') && !text[..*at].ends_with(char::is_alphanumeric)
     };
-    match shown == text {
-        true => error.fault(),
-        false => ErrorReply { detail: shown, ..error.clone() }.meaning(),
+    match text.char_indices().find(is_quotation).filter(|_| server.password.is_some()) {
+        Some((at, _)) => error.meaning(format!("{}***", &text[..at])),
+        None => error.fault(),
     }
 }
 
 fn only(mut replies: Vec<Value>) -> Value {
     replies.pop().unwrap_or(Value::Nil)
-}
-
-/// A password that is longer may be cut where it is quoted; so much of it is no word of a message.
-const CUT: usize = 16;
-
-/// Hides the password where it stands as a whole. Within a word it is none: to hide the letters of a short
-/// one would tell them.
-fn without_password(text: &str, password: &str) -> String {
-    if let Some((end, _)) = password.char_indices().nth(CUT) {
-        let hidden = text.split_once(&password[..end]);
-        return hidden.map_or(text.to_owned(), |(before, _)| format!("{before}***"));
-    }
-    let is_edge = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric() && !"-_".contains(c));
-    let (mut shown, mut from) = (String::new(), 0);
-    for (at, found) in text.match_indices(password).filter(|(_, found)| !found.is_empty()) {
-        let end = at + found.len();
-        if is_edge(text[..at].chars().next_back()) && is_edge(text[end..].chars().next()) {
-            shown = shown + &text[from..at] + "***";
-            from = end;
-        }
-    }
-    shown + &text[from..]
 }
 
 /// Requests that set the name that `CLIENT LIST` shows. It is only for people, so missing permissions
@@ -325,30 +301,41 @@ mod tests {
     use crate::redis::url;
     use crate::redis_options::RedisOptions;
 
+    fn refusal(reply: &str, password: &str) -> Fault {
+        let options = ClientOptions::new().redis(RedisOptions::new().password(password));
+        rejected(&ErrorReply::parse(reply), &url::server("redis://h", &options).unwrap())
+    }
+
     #[test]
-    fn a_password_is_hidden_where_it_stands_as_a_whole() {
-        let shown = |reply: &str, password: &str| {
-            let redis = RedisOptions::new().password(password);
-            let options = ClientOptions::new().redis(redis);
-            let server = url::server("redis://h", &options).unwrap();
-            rejected(&ErrorReply::parse(reply), &server).to_string()
-        };
-        let wrong = "WRONGPASS invalid username-password pair or user is disabled.";
-        let said = shown(wrong, "another");
-        for short in ["p", "user", "pair", "password", "disabled"] {
-            assert_eq!(shown(wrong, short), said, "it says nothing of the password");
+    fn a_quoted_password_is_hidden_and_a_word_that_is_the_password_is_not() {
+        let none_set = "ERR Client sent AUTH, but no password is set";
+        let denied = "NOPERM this user can't run a command";
+        for password in ["password", "set", "t", "'"] {
+            assert_eq!(refusal(none_set, password).to_string(), none_set);
+            assert_eq!(refusal(denied, password).to_string(), denied);
         }
-        let denied = "NOPERM this user may not run the 'p' command, p";
-        assert_eq!(shown(denied, "p"), "NOPERM this user may not run the '***' command, ***");
-        assert_eq!(shown(denied, "us"), denied);
-        let quoted = "ERR no command 'HELLO' '3' 'AUTH' 'u' 's3cret'";
-        assert_eq!(shown(quoted, "s3cret"), "ERR no command 'HELLO' '3' 'AUTH' 'u' '***'");
-        let old =
-            "ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `u`, `s3cret`";
-        assert_eq!(shown(old, "s3cret"), "ERR unknown command `HELLO`");
-        // Cut by the server, and with characters that a quotation escapes.
-        let long = r#"p"w\"#.repeat(40);
-        assert_eq!(shown(&format!("ERR unknown: '{}'", &long[..127]), &long), "ERR unknown: '***");
+        for quoted in [
+            "'HELLO' '3' 'AUTH' 'u' 's3cret'",
+            "`AUTH`, with args beginning with: `s3cret`, ",
+            r#""s3cret""#,
+            "'s3cr",
+        ] {
+            for password in ["s3cret", "AUTH", "another"] {
+                let fault = refusal(&format!("ERR unknown command {quoted}"), password);
+                assert_eq!(fault.to_string(), "ERR unknown command ***");
+                assert!(fault.source().is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_means_the_same_whatever_the_password() {
+        for password in ["max", "clients", "another"] {
+            let full = refusal("ERR max number of clients reached", password);
+            assert!(matches!(full, Fault::Refused { .. }), "{full:?}");
+            let full = refusal("ERR 'h': max number of clients reached", password);
+            assert!(matches!(full, Fault::Refused { .. }), "{full:?}");
+        }
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub(super) struct Requests {
     free: Vec<usize>,
     /// Requests that are not sent, in the order of their arrival, by a number that each keeps.
     waiting: BTreeMap<u64, usize>,
-    /// The time at which the task must look at deadlines: not after the first of them.
+    /// The time at which the task must look at deadlines: not long after the first of them.
     pub(super) alarm: Option<Instant>,
     /// The connection in use.
     pub(super) live: Option<Live>,
@@ -457,6 +457,22 @@ mod tests {
         requests.live = Some(Live::new(1, None, None));
         requests.encode_waiting(Instant::now());
         assert!(!live(&mut requests).has_output());
+    }
+
+    /// Each look visits all requests.
+    #[test]
+    fn deadlines_that_are_near_each_other_are_looked_at_together() {
+        let (mut requests, begun) = (Requests::default(), soon());
+        for n in 0..10_000 {
+            let due = begun + Duration::from_micros(100 * n);
+            requests.add(pttl("a"), due, false, Some(Waker::noop().clone()));
+        }
+        let mut looks = 0;
+        while let Some(alarm) = requests.alarm {
+            assert!(!requests.expire(alarm, fault, NEVER));
+            looks += 1;
+        }
+        assert!(!requests.has_waiting() && looks <= 101, "{looks}");
     }
 
     #[test]

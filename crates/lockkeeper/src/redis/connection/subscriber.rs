@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::handshake::{self, within};
+use super::handshake;
 use super::wire::Wire;
 use crate::backend::Fault;
 use crate::options::ClientOptions;
@@ -69,23 +69,16 @@ impl Subscriber {
         options: &ClientOptions,
         mode: Mode,
     ) -> Result<Self, Fault> {
-        let wire = within(options.connect_timeout, async {
-            let mut wire = handshake::connect(server, options).await?;
-            wire.exchange(&handshake::naming(options)).await?;
-            wire.serve();
-            Ok(wire)
-        });
-        let timeout = options.response_timeout;
-        Ok(Self { wire: wire.await?, mode, timeout, expected: VecDeque::new() })
+        let mut wire = handshake::connect(server, options).await?;
+        wire.exchange(&handshake::naming(options)).await?;
+        wire.serve();
+        Ok(Self { wire, mode, timeout: options.response_timeout, expected: VecDeque::new() })
     }
 
     /// Fails if the server says that it is a replica: a message published at the primary may not reach it.
     pub(crate) async fn at_primary(mut self, server: &Server) -> Result<Self, Fault> {
-        let asking = async {
-            let role = self.wire.exchange(&[Role::question()]).await?.pop();
-            handshake::ensure_primary(&mut self.wire, role, server).await
-        };
-        within(self.timeout, asking).await?;
+        let role = self.wire.exchange(&[Role::question()]).await?.pop();
+        handshake::ensure_primary(&mut self.wire, role, server).await?;
         Ok(self)
     }
 

@@ -218,6 +218,9 @@ impl Renewal {
 /// its way to them, or the vote of another waiter. One that still has it is left to the next renewal.
 const COMPLETED_AFTER: Duration = Duration::from_millis(100);
 
+/// How often a repair is tried before the next renewal.
+const REPAIRS: usize = 4;
+
 impl Inner {
     /// Stores a hold that was just granted on the members that have not granted it, in the background:
     /// then it survives the loss of a minority.
@@ -257,24 +260,35 @@ impl Inner {
         });
     }
 
-    /// Stores holds where they are missing, unless they were released meanwhile.
-    async fn repair(&self, repairs: Vec<(usize, Renew, u64)>) {
-        let mut fan = {
-            let states = locked(&self.renewing.0);
-            let stands = |owner: &OwnerId| states.get(owner).is_some_and(|state| !state.has_ended);
-            let repairs = repairs.into_iter().filter(|(_, renew, _)| stands(&renew.owner));
-            let boxed = repairs.map(|(member, renew, ttl)| {
-                let store = self.members[member].clone();
-                let repair = async move { store.repair(renew, ttl).await };
-                (member, Box::pin(repair) as Answer<Attempt>)
-            });
-            let mut fan = Fan::new(boxed);
-            fan.send();
-            fan
-        };
-        while let Some((member, repaired)) = fan.next().await {
-            let fault = repaired.as_ref().err().map(tracing::field::display);
-            tracing::debug!(member, fault, "repaired a hold");
+    /// Stores holds where they are missing, unless they were released meanwhile. Where another hold is in the
+    /// way, it tries again: the vote of a waiter is soon withdrawn.
+    async fn repair(&self, mut repairs: Vec<(usize, Renew, u64)>) {
+        for _ in 0..REPAIRS {
+            let mut fan = {
+                let states = locked(&self.renewing.0);
+                let stands = |one: &OwnerId| states.get(one).is_some_and(|state| !state.has_ended);
+                repairs.retain(|(_, renew, _)| stands(&renew.owner));
+                let boxed = repairs.iter().cloned().enumerate().map(|(n, (member, renew, ttl))| {
+                    let store = self.members[member].clone();
+                    (n, Box::pin(async move { store.repair(renew, ttl).await }) as Answer<Attempt>)
+                });
+                let mut fan = Fan::new(boxed);
+                fan.send();
+                fan
+            };
+            let mut blocked = Vec::new();
+            while let Some((n, repaired)) = fan.next().await {
+                let fault = repaired.as_ref().err().map(tracing::field::display);
+                tracing::debug!(member = repairs[n].0, fault, "repaired a hold");
+                if matches!(repaired, Ok(Attempt::Busy { .. })) {
+                    blocked.push(repairs[n].clone());
+                }
+            }
+            if blocked.is_empty() {
+                return;
+            }
+            repairs = blocked;
+            tokio::time::sleep(COMPLETED_AFTER.mul_f64(0.5 + fastrand::f64())).await;
         }
     }
 }

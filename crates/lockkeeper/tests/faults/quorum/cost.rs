@@ -101,3 +101,31 @@ async fn waiters_rest_while_a_lock_is_on_a_bare_majority() {
         }
     }
 }
+
+/// The votes of waiters collide with the repair of the member that lacks the hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_is_repaired_soon_while_many_wait() {
+    const LEASE: Duration = Duration::from_secs(6);
+    let quorum = start(Quorum::builder(3)).await;
+    drop(trusted(&quorum).await);
+    let holder = connect(&quorum.url(), quorum_options().watchdog_timeout(LEASE)).await;
+    let guard = holder.lock("job").lock().await.expect("free");
+    eventually(PATIENCE, "held", || held_on(&quorum, "job").len() == 3).await;
+    let mut waiting = Vec::new();
+    for _ in 0..16 {
+        let client = connect(&quorum.url(), quorum_options()).await;
+        waiting.push(tokio::spawn(async move { client.lock("job").lock().await }));
+    }
+    let listening = |of: usize| listeners(quorum.server(of), "job") == 16;
+    eventually(PATIENCE, "all wait", || (0..3).all(listening)).await;
+    for _ in 0..4 {
+        quorum.server(0).cli(&["DEL", "job"]).ok();
+        let field = guard.owner_id().to_string();
+        let is_held = || quorum.server(0).cli(&["HEXISTS", "job", &field]).int() == 1;
+        let begun = Instant::now();
+        // Two renewals, and a while for a machine that stands still.
+        eventually(LEASE, "repaired", is_held).await;
+        println!("repaired after {:?}", begun.elapsed());
+    }
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lockkeeper::backend::{Acquire, Attempt, Backend, Resource};
+use lockkeeper::backend::{Acquire, Attempt, Backend, Fault, Release, Resource};
 use lockkeeper::{Client, Kind, LostReason, stores};
 use testkit::{History, Quorum, Stopwatch};
 use tokio::sync::Barrier;
@@ -213,9 +213,7 @@ async fn a_handoff_is_not_decided_by_its_first_answers() {
     let [guard, next] = ["a", "b"].map(|name| client.lock(name).try_lock());
     let [guard, next] = [guard.await, next.await].map(|held| held.unwrap().expect("free"));
     eventually(PATIENCE, "on all members", || held_on(&quorum, "a").len() == 3).await;
-    let urls: Vec<_> = quorum.nodes().iter().map(testkit::Node::url).collect();
-    let urls: Vec<_> = urls.iter().map(String::as_str).collect();
-    let store = stores::Quorum::connect(&urls, &quorum_options()).await.unwrap();
+    let store = store(&quorum).await;
     for index in [0, 1] {
         quorum.server(index).cli(&["DEL", "a"]).ok();
     }
@@ -224,6 +222,33 @@ async fn a_handoff_is_not_decided_by_its_first_answers() {
     let handoff = Acquire::new(lock, next.owner_id(), 10_000);
     let handoff = Acquire { from: Some(guard.owner_id()), ..handoff };
     assert_eq!(store.acquire(handoff).await, Ok(Attempt::Gone));
+}
+
+/// What the engine sends.
+async fn store(quorum: &Quorum) -> stores::Quorum {
+    let urls: Vec<_> = quorum.nodes().iter().map(testkit::Node::url).collect();
+    let urls: Vec<_> = urls.iter().map(String::as_str).collect();
+    stores::Quorum::connect(&urls, &quorum_options()).await.expect("all members are there")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_left_for_no_longer_than_the_longest_lease() {
+    let quorum = start_members(Quorum::builder(3)).await;
+    let client = trusted(&quorum).await;
+    let store = store(&quorum).await;
+    for kind in KINDS {
+        let guard = taken(&lock_of(&client, kind, "a")).await;
+        eventually(PATIENCE, "on all members", || held_on(&quorum, "a").len() == 3).await;
+        let ends = || [0, 1, 2].map(|n| quorum.server(n).cli(&["PEXPIRETIME", "a"]).int());
+        let before = ends();
+        let lock = Resource { kind, name: guard.name().clone() };
+        let ttl = Some(LONG.as_millis() as u64 + 1);
+        let leave = Release { ttl, leave: true, ..Release::new(lock, guard.owner_id()) };
+        let answer = store.release(leave).await;
+        assert!(matches!(answer, Err(Fault::Invalid { .. })), "{answer:?}");
+        assert_eq!(ends(), before);
+        guard.release().await.expect("held");
+    }
 }
 
 /// A member is away when a lease is extended, and back in time to say when it would have ended.

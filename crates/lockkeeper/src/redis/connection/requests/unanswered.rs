@@ -1,11 +1,16 @@
 //! What becomes of requests without a reply: their deadline passes, or their connection is lost.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::{MIDDLE, Outcome, Requests, Slot, State};
 use crate::backend::Fault;
 use crate::redis::connection::live::Live;
 use crate::redis::resp::Value;
+
+/// The shortest time between two looks at all deadlines: what is due in between is answered together.
+const APART: Duration = Duration::from_millis(10);
 
 impl Requests {
     /// Answers the requests whose deadlines have passed, and sets the alarm for the others. Returns
@@ -42,7 +47,7 @@ impl Requests {
             }
             !is_due
         });
-        self.alarm = alarm;
+        self.alarm = alarm.map(|alarm| alarm.max(now + APART));
         for slot in overdue {
             // A ping that could not be sent in time: the server does not read.
             broken |= self.live.is_some() && !self.slots[slot].has_caller;
