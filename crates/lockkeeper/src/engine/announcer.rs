@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::task::JoinSet;
 
+use super::lease::Status;
 use super::registry::ANNOUNCED_MAX;
 use super::{Core, Lease, Tick, lock};
 use crate::OwnerId;
@@ -287,7 +288,7 @@ pub(super) async fn look_for_record(lease: &Arc<Lease>) {
     let (core, id) = (&lease.core, lease.owner.to_string());
     let Resource { kind, name } = &lease.resource;
     for tries in 0..RECORDED_TRIES {
-        if core.is_closed() || !lease.is_held() {
+        if core.is_closed() || lock(&lease.state).status != Status::Held {
             return;
         }
         let select = Select::Named(name.clone(), Some(*kind));

@@ -91,6 +91,8 @@ pub(super) struct LeaseState {
     checked_since: Tick,
     /// A request of the watchdog is under way.
     pub(super) asking: bool,
+    /// The store does not have it, and it is looked up why.
+    vanished: bool,
     pub(super) failures: u32,
     /// Its index in the registry.
     slot: Option<usize>,
@@ -146,6 +148,7 @@ impl Lease {
                 ask_at: Tick::NEVER,
                 checked_since: sent,
                 asking: false,
+                vanished: false,
                 failures: 0,
                 slot: None,
                 begun: sent,
@@ -200,6 +203,7 @@ impl Lease {
         match &state.status {
             Status::Lost(reason) => Some(reason.clone()),
             Status::Released => Some(LostReason::Released),
+            Status::Held if state.vanished => Some(LostReason::Deleted),
             Status::Held if now >= state.deadline => Some(state.why_late()),
             Status::Held => None,
         }
@@ -227,7 +231,7 @@ impl Lease {
             let ended = self.ended.notified();
             tokio::pin!(ended);
             ended.as_mut().enable();
-            if let Some(reason) = self.lost_reason().filter(|_| !lock(&self.state).passes_on) {
+            if let Some(reason) = self.lost_reason().filter(|_| lock(&self.state).is_settled()) {
                 return reason;
             }
             ended.await;
@@ -371,7 +375,7 @@ impl Lease {
     /// by `soon`, so that one request covers many leases.
     pub(crate) fn check(&self, now: Tick, soon: Tick) -> Todo {
         let mut state = lock(&self.state);
-        if state.status != Status::Held {
+        if state.status != Status::Held || state.vanished {
             return Todo::Nothing;
         }
         if now + state.ahead() >= state.deadline {
@@ -464,6 +468,11 @@ impl Lease {
         }
     }
 
+    /// The store does not have it: it is lost, for a reason that is known once it was looked up.
+    pub(super) fn vanish(&self) {
+        lock(&self.state).vanished = true;
+    }
+
     /// Makes the watchdog ask the store at once, because the connection was lost for a while. A request that
     /// is under way does not count.
     pub(crate) fn check_now(&self) {
@@ -475,6 +484,11 @@ impl Lease {
 }
 
 impl LeaseState {
+    /// Whether the reason of its loss is known, and its front is passed on.
+    fn is_settled(&self) -> bool {
+        !self.passes_on && !(self.vanished && self.status == Status::Held)
+    }
+
     /// The loss reason of a passed deadline.
     pub(super) fn why_late(&self) -> LostReason {
         match self.holds.renewed_ttl() {

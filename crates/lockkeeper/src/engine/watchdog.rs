@@ -100,6 +100,7 @@ async fn ask(core: &Core, places: &Semaphore, batch: Vec<Asked>) {
     for (lease, renew) in batch {
         let answer = answers.next().unwrap_or(Err(Fault::Closed));
         if few_are_gone && is_gone(&answer) && lease.may_be_unheard(sent) {
+            lease.vanish();
             core.reaper.adopt(Box::pin(async move {
                 look_for_record(&lease).await;
                 lease.answered(renew.ttl, answer, sent);

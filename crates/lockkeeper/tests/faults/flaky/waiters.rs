@@ -5,9 +5,9 @@ use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockkeeper::backend::{Answer, Backend, Fault, Subscription, Topic};
+use lockkeeper::backend::{Answer, Backend, Fault, Release, Resource, Subscription, Topic};
 use lockkeeper::stores::Memory;
-use lockkeeper::{Client, ClientOptions, Error, LostReason, MultiLock, OwnerId};
+use lockkeeper::{Client, ClientOptions, Error, Kind, LockName, LostReason, MultiLock, OwnerId};
 use testkit::{Flaky, Gate, Verb};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -367,4 +367,21 @@ async fn force_releases_from_before_the_store_listens_are_noticed_with_their_rea
         let lost = timeout(SETTLE, guard.lost()).await.expect("long before the next renewal");
         assert_eq!(lost, LostReason::Revoked("for the test".to_owned()));
     }
+}
+
+/// A hold of less than a second is deleted: it may have been force-released, which is looked up. It does not count as
+/// held meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_has_vanished_is_lost_while_the_reason_is_looked_up() {
+    let memory = Memory::new();
+    let options = ClientOptions::new().watchdog_timeout(ms(1_500));
+    let client = Client::with_backend(memory.clone(), options).unwrap();
+    let guard = client.lock("it").lock().await.unwrap();
+    let resource = Resource { kind: Kind::Lock, name: LockName::from("it") };
+    assert!(memory.release(Release::new(resource, guard.owner_id())).await.is_ok());
+    let lost = tokio::spawn(guard.lost());
+    // The first renewal is due.
+    sleep(ms(510)).await;
+    assert!(guard.is_lost() && !lost.is_finished());
+    assert_eq!(joined(lost).await, LostReason::Deleted);
 }
