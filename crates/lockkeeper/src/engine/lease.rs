@@ -486,7 +486,7 @@ impl Lease {
 impl LeaseState {
     /// Whether the reason of its loss is known, and its front is passed on.
     fn is_settled(&self) -> bool {
-        !self.passes_on && !(self.vanished && self.status == Status::Held)
+        !(self.passes_on || self.vanished && self.status == Status::Held)
     }
 
     /// The loss reason of a passed deadline.
