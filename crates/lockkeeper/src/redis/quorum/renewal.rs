@@ -79,6 +79,7 @@ impl Drop for Ending<'_> {
 struct Renewal {
     inner: Arc<Inner>,
     batch: Vec<Renew>,
+    sent: Instant,
     /// The answers of each member.
     answers: Vec<Option<Answers>>,
     verdicts: Vec<Option<Result<Renewed, Fault>>>,
@@ -115,12 +116,13 @@ pub(super) async fn renew(inner: Arc<Inner>, batch: Vec<Renew>) -> Answers {
 
 async fn renew_group(inner: Arc<Inner>, batch: Vec<Renew>) -> Answers {
     inner.renewing.begin(batch.iter().map(|renew| renew.owner));
+    let sent = Instant::now();
     let requests = inner.members.iter().map(|member| member.renew(batch.clone())).enumerate();
     let mut fan = Fan::new(requests);
     fan.send();
     let (count, members) = (batch.len(), inner.members.len());
     let (answers, verdicts) = (vec![None; members], vec![None; count]);
-    let renewal = Renewal { inner, batch, answers, verdicts };
+    let renewal = Renewal { inner, batch, sent, answers, verdicts };
     let (answer, verdicts) = oneshot::channel();
     tokio::spawn(renewal.run(fan, answer));
     verdicts.await.unwrap_or_else(|_| vec![Err(Fault::Closed); count])
@@ -207,7 +209,8 @@ impl Renewal {
             if let (Ok(Renewed::Held(Ttl::For(left))), Ok(Renewed::Gone | Renewed::Taken)) =
                 (verdict, answer)
             {
-                repairs.push((member, renew.clone(), renew.ttl.unwrap_or(left.as_millis() as u64)));
+                let ends = self.sent + renew.ttl.map_or(*left, Duration::from_millis);
+                repairs.push((member, renew.clone(), ends));
             }
         }
         self.inner.repair(repairs).await;
@@ -240,7 +243,7 @@ impl Inner {
             return;
         }
         self.renewing.begin([renew.owner]);
-        let due = Instant::now() + Duration::from_millis(request.ttl);
+        let ends = Instant::now() + Duration::from_millis(request.ttl);
         tokio::spawn(async move {
             while let Some((member, answer)) = rest.next().await {
                 if says(&answer, REJOIN) {
@@ -252,26 +255,34 @@ impl Inner {
             }
             if !lacking.is_empty() {
                 tokio::time::sleep(COMPLETED_AFTER).await;
-                let left = due.saturating_duration_since(Instant::now()).as_millis() as u64;
-                let lacking = lacking.into_iter().filter(|member| left > 0 && inner.is_up(*member));
-                inner.repair(lacking.map(|member| (member, renew.clone(), left)).collect()).await;
+                let lacking = lacking.into_iter().filter(|member| inner.is_up(*member));
+                inner.repair(lacking.map(|member| (member, renew.clone(), ends)).collect()).await;
             }
             inner.renewing.end([renew.owner]);
         });
     }
 
-    /// Stores holds where they are missing, unless they were released meanwhile. Where another hold is in the
-    /// way, it tries again: the vote of a waiter is soon withdrawn.
-    async fn repair(&self, mut repairs: Vec<(usize, Renew, u64)>) {
+    /// Stores holds where they are missing until they end, unless they were released meanwhile. Where another hold is
+    /// in the way, it tries again: the vote of a waiter is soon withdrawn.
+    async fn repair(&self, mut repairs: Vec<(usize, Renew, Instant)>) {
         for _ in 0..REPAIRS {
             let mut fan = {
                 let states = locked(&self.renewing.0);
                 let stands = |one: &OwnerId| states.get(one).is_some_and(|state| !state.has_ended);
-                repairs.retain(|(_, renew, _)| stands(&renew.owner));
-                let boxed = repairs.iter().cloned().enumerate().map(|(n, (member, renew, ttl))| {
-                    let store = self.members[member].clone();
-                    (n, Box::pin(async move { store.repair(renew, ttl).await }) as Answer<Attempt>)
-                });
+                // Each time anew: this process may have been stopped, and nothing releases what outlives the lease.
+                let left = |ends: &Instant| {
+                    ends.saturating_duration_since(Instant::now()).as_millis() as u64
+                };
+                repairs.retain(|(_, renew, ends)| stands(&renew.owner) && left(ends) > 0);
+                let boxed =
+                    repairs.iter().cloned().enumerate().map(|(n, (member, renew, ends))| {
+                        let (store, ttl) = (self.members[member].clone(), left(&ends));
+                        (
+                            n,
+                            Box::pin(async move { store.repair(renew, ttl).await })
+                                as Answer<Attempt>,
+                        )
+                    });
                 let mut fan = Fan::new(boxed);
                 fan.send();
                 fan

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lockkeeper::backend::{Acquire, Attempt, Backend, Fault, Release, Resource};
-use lockkeeper::{Client, Kind, LostReason, stores};
+use lockkeeper::backend::{Acquire, Attempt, Backend, Fault, Release, Renew, Renewed, Resource};
+use lockkeeper::{Client, ClientOptions, Kind, LockName, LostReason, OwnerId, stores};
 use testkit::{History, Quorum, Stopwatch};
 use tokio::sync::Barrier;
 use tokio::time::Instant;
@@ -226,9 +226,13 @@ async fn a_handoff_is_not_decided_by_its_first_answers() {
 
 /// What the engine sends.
 async fn store(quorum: &Quorum) -> stores::Quorum {
+    store_with(quorum, quorum_options()).await
+}
+
+async fn store_with(quorum: &Quorum, options: ClientOptions) -> stores::Quorum {
     let urls: Vec<_> = quorum.nodes().iter().map(testkit::Node::url).collect();
     let urls: Vec<_> = urls.iter().map(String::as_str).collect();
-    stores::Quorum::connect(&urls, &quorum_options()).await.expect("all members are there")
+    stores::Quorum::connect(&urls, &options).await.expect("all members are there")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -307,6 +311,37 @@ async fn a_force_release_beats_a_repair() {
         arrived.wait_for(before + 1).await;
         eventually(LEASE / 2, "nothing is left", || held_on(&quorum, "a").is_empty()).await;
     }
+}
+
+/// A member answers a renewal after the lease has ended, as when the process was stopped meanwhile: one hold of the
+/// batch is not repaired there, and the other one only until its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repair_does_not_outlive_the_lease() {
+    // Of one group of renewals.
+    const TTLS: [(&str, u64); 2] = [("ends", 4_100), ("lasts", 16_000)];
+    let quorum = start_members(Quorum::builder(3).proxied()).await;
+    trusted(&quorum).await.shutdown().await;
+    let (proxy, slow) = (quorum.node(2).proxy(), quorum.server(2));
+    let store = store_with(&quorum, quorum_options().response_timeout(PATIENCE)).await;
+    let owner = OwnerId::fresh(uuid::Uuid::new_v4());
+    let lock = |name| Resource { kind: Kind::Lock, name: LockName::from(name) };
+    for (name, ttl) in TTLS {
+        let granted = store.acquire(Acquire::new(lock(name), owner, ttl)).await;
+        assert_eq!(granted, Ok(Attempt::GRANTED));
+        eventually(PATIENCE, "on all members", || held_on(&quorum, name).len() == 3).await;
+        slow.cli(&["DEL", name]).ok();
+    }
+    proxy.connections().into_iter().for_each(|id| proxy.hold_connection(id, true));
+    let batch = TTLS.map(|(name, ttl)| Renew::new(lock(name), owner, Some(ttl)));
+    let renewed = store.renew(batch.into()).await;
+    assert!(renewed.iter().all(|one| matches!(one, Ok(Renewed::Held(_)))), "{renewed:?}");
+    eventually(PATIENCE, "it ends", || held_on(&quorum, "ends").is_empty()).await;
+    proxy.connections().into_iter().for_each(|id| proxy.hold_connection(id, false));
+    // The repairs are sent in the order of the batch.
+    eventually(PATIENCE, "a repair", || exists(slow, "lasts")).await;
+    assert!(!exists(slow, "ends"), "a hold that nothing releases");
+    let [end, other] = [2, 0].map(|n| quorum.server(n).cli(&["PEXPIRETIME", "lasts"]).int());
+    assert!(end < other + 2_000, "{} ms too long", end - other);
 }
 
 /// All ask at the same time, and none gets a majority at first.
