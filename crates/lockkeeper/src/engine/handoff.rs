@@ -26,13 +26,15 @@ pub(super) async fn hand_off(
         let token = match tried.answer {
             Ok(Attempt::Granted { token }) => token,
             // Released, but not handed off: readers of the owner remain.
-            Ok(Attempt::Busy { .. }) => {
+            Ok(Attempt::Busy { .. }) if !core.leaves_remains(&lease.resource.name) => {
                 front.give(successor);
                 return Ok(());
             }
-            Ok(Attempt::Gone) => {
-                let answer = Ok(Released::Absent { holder: None });
+            Ok(answer @ (Attempt::Busy { .. } | Attempt::Gone)) => {
                 let Retried { sent, maybe_ran, .. } = tried;
+                // Busy of several members: those that have moved it may be too few to have held it.
+                let maybe_ran = maybe_ran || answer != Attempt::Gone;
+                let answer = Ok(Released::Absent { holder: None });
                 let released = lease.verdict(Retried { answer, sent, maybe_ran });
                 front.give(successor);
                 return outcome.unwrap_or(released);
