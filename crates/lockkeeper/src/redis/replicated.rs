@@ -144,9 +144,10 @@ impl Replicated {
     pub(super) async fn find_first(&self, primary: &Primary) -> Result<(), Fault> {
         let until = Instant::now() + self.options.connect_timeout;
         loop {
-            match self.find(&self.ask_all().await) {
-                Ok(server) => {
-                    self.follow(primary, server);
+            let answers = self.ask_all().await;
+            match self.find(&answers) {
+                Ok(found) => {
+                    self.follow(primary, found, &answers);
                     return Ok(());
                 }
                 Err(fault) if !fault.may_pass() || Instant::now() + AGAIN >= until => {
@@ -157,14 +158,38 @@ impl Replicated {
         }
     }
 
-    fn follow(&self, primary: &Primary, server: &Server) {
-        let before = locked(&self.known).last.replace(server.clone());
-        // The old primary is one of them. Those that a new client finds without a link may be no replicas.
-        primary.lead_to(server, before.is_some() && self.servers.len() > 2);
+    fn follow(&self, primary: &Primary, found: &Told, answers: &[Told]) {
+        let before = locked(&self.known).last.replace(found.server.clone());
+        // The old primary is one of them. Those of which a new client has no answer may be no replicas.
+        let has_replicas = before.is_some() && self.servers.len() > 2
+            || followers(answers, found).next().is_some();
+        primary.lead_to(&found.server, has_replicas);
     }
 
     /// Asks all servers at once. One that does not answer in time is not waited for.
     async fn ask_all(&self) -> Vec<Told> {
+        let mut answers = loop {
+            let (answers, limit) = self.ask_once().await;
+            if Instant::now() < limit + ANSWER {
+                break answers;
+            }
+            // This process was stopped: a server whose answer was not read in time has not been silent.
+            locked(&self.known).silent.clear();
+        };
+        for Asker { server, .. } in self.servers.iter().map(|asker| &**asker) {
+            if !answers.iter().any(|told| told.server.is_same(server)) {
+                let role = Err(Fault::silent("no answer"));
+                // Others may follow it.
+                let addresses = addresses(server).await;
+                let (of, data_id) = (Vec::new(), None);
+                answers.push(Told { server: server.clone(), addresses, role, of, data_id });
+            }
+        }
+        answers
+    }
+
+    /// Returns the answers that come in time, and when that ends at the latest.
+    async fn ask_once(&self) -> (Vec<Told>, Instant) {
         let mut asked = JoinSet::new();
         for asker in self.servers.clone() {
             let options = self.options.clone();
@@ -178,17 +203,7 @@ impl Replicated {
             }
             soon.filter(|_| self.are_enough(answers)).unwrap_or(limit).min(limit)
         });
-        let mut answers = collecting.await;
-        for Asker { server, .. } in self.servers.iter().map(|asker| &**asker) {
-            if !answers.iter().any(|told| told.server.is_same(server)) {
-                let role = Err(Fault::silent("no answer"));
-                // Others may follow it.
-                let addresses = addresses(server).await;
-                let (of, data_id) = (Vec::new(), None);
-                answers.push(Told { server: server.clone(), addresses, role, of, data_id });
-            }
-        }
-        answers
+        (collecting.await, limit)
     }
 
     /// Whether servers that have not answered yet are not worth waiting for.
@@ -203,7 +218,7 @@ impl Replicated {
     }
 
     /// Returns the primary that most servers follow, unless a silent one may be the primary.
-    fn find<'a>(&self, answers: &'a [Told]) -> Result<&'a Server, Fault> {
+    fn find<'a>(&self, answers: &'a [Told]) -> Result<&'a Told, Fault> {
         let (silent, heard): (Vec<_>, Vec<_>) = answers.iter().partition(|told| told.role.is_err());
         let mut known = locked(&self.known);
         for told in heard {
@@ -218,7 +233,7 @@ impl Replicated {
         }
         let found = most_followed(answers)?;
         let other = silent.iter().find(|silent| known.may_be_primary(silent, found, answers));
-        let Some(other) = other else { return Ok(&found.server) };
+        let Some(other) = other else { return Ok(found) };
         let reason = match followers(answers, other).count() {
             0 if links_elsewhere(answers) => {
                 "a replica has a link to a primary that matches no server of the URL"
@@ -344,7 +359,7 @@ pub(super) async fn watch(replicated: Arc<Replicated>, primary: Arc<Primary>) {
         let epoch = primary.epoch();
         let answers = replicated.ask_all().await;
         match replicated.find(&answers) {
-            Ok(server) => replicated.follow(&primary, server),
+            Ok(found) => replicated.follow(&primary, found, &answers),
             Err(fault) => {
                 tracing::debug!(%fault, "no primary was found");
                 // It is a replica, or another one may be the primary. One that does not answer may be the

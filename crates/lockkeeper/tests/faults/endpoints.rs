@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper::{Client, Kind, RedisOptions, Severity};
+use lockkeeper::{Client, Error, Kind, RedisOptions, Severity};
 use testkit::{FaultProxy, Node, RedisServer, Replicated, ReplicatedBuilder, Side};
 
 use crate::permissions::set_user;
@@ -291,6 +291,61 @@ async fn misses_one_question(is_natted: bool) {
     let waited = waiting.await;
     assert!(!matches!(waited, Ok(Some(_))), "{waited:?}");
     assert_unused(stale.server());
+}
+
+/// Stops this thread, and all tasks of its runtime, as a process is stopped. A server counts the time.
+fn stop_until_expired(server: &RedisServer, millis: &str) {
+    server.cli(&["SET", "stopped", "1", "PX", millis]).ok();
+    while server.cli(&["EXISTS", "stopped"]).int() == 1 {
+        std::thread::sleep(ms(5));
+    }
+}
+
+/// The client is stopped when the old primary has answered and the replica has not. The next
+/// question does not reach that either.
+#[tokio::test]
+async fn a_primary_is_not_overruled_because_the_client_was_stopped() {
+    let servers = with_a_stale_primary().await;
+    let [stale, primary, replica] = servers.nodes() else { panic!("three servers") };
+    let client = connect(&servers.url(), unacknowledged().unreachable_after(LONG)).await;
+    taken(&lock_of(&client, Kind::Lock, "a")).await.release().await.expect("held");
+    servers.cut(primary, Side::Clients);
+    let waiting = tokio::spawn(lock_of(&client, Kind::Lock, "a").lock());
+    let proxy = replica.proxy();
+    let asks = || proxy.expect_request(b"ROLE");
+    asks().wait().await;
+    let asked = asks();
+    proxy.connections().into_iter().for_each(|id| proxy.hold_connection(id, true));
+    asked.wait().await;
+    // Its answers come after that to the question.
+    connect(&stale.proxy().url(), unacknowledged()).await.shutdown().await;
+    let refused = proxy.refused();
+    proxy.refuse(true);
+    // Longer than a server may be silent that no replica reaches.
+    stop_until_expired(primary.server(), "6000");
+    proxy.wait_for_refusals(refused + 1).await;
+    proxy.refuse(false);
+    asks().wait_for(2).await;
+    assert_unused(stale.server());
+    servers.heal(primary, Side::Clients);
+    let guard = within(PATIENCE, "the lock", joined(waiting)).await.expect("free");
+    assert_held(primary.server(), Kind::Lock, "a", &guard, 1);
+}
+
+/// Replicas name their primary and have no link to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_client_needs_the_replicas_that_name_the_primary() {
+    let servers = started(Replicated::builder().password("s3cret")).await;
+    for replica in servers.replicas() {
+        replica.server().cli(&["CONFIG", "SET", "masterauth", "wrong"]).ok();
+    }
+    let primary = servers.primary().server();
+    primary.cli(&["CLIENT", "KILL", "TYPE", "replica"]).ok();
+    let gone = || primary.info_field("replication", "connected_slaves") == "0";
+    eventually(PATIENCE, "they are gone", gone).await;
+    let client = connect(&servers.url(), options()).await;
+    let answer = client.lock("a").try_lock().await;
+    assert!(matches!(answer, Err(Error::Unacknowledged { .. })), "{answer:?}");
 }
 
 /// Replicates from the server behind a proxy, by a name that is not in the URL.
