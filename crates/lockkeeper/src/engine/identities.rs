@@ -112,3 +112,26 @@ impl Identities {
         drop(all);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::backend::subscriptions::Subscriptions;
+    use crate::backend::{Fault, Topic};
+
+    #[test]
+    fn an_identity_whose_subscription_has_failed_is_not_used_again() {
+        let (hub, identities) = (Subscriptions::new(|_, _| {}), Identities::default());
+        let (name, owner) = (LockName::from("it"), OwnerId::fresh(Uuid::new_v4()));
+        for has_failed in [false, true] {
+            let topic = Topic::Reconnected;
+            identities.put(&name, owner, hub.join(topic.clone()), Tick::NEVER);
+            if has_failed {
+                hub.fail(&topic, Fault::Closed);
+            }
+            assert_eq!(identities.take(&name).is_none(), has_failed);
+        }
+    }
+}

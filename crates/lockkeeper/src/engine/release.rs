@@ -241,7 +241,7 @@ impl Lease {
         let Some(listening) = state.listening.take() else { return };
         let ended = state.status == Status::Released && state.holds.len() == 0 && !state.asking;
         drop(state);
-        let indeterminate = self.indeterminate.load(Ordering::Relaxed) || self.late.is_some();
+        let indeterminate = self.indeterminate.load(Ordering::Relaxed);
         let core = &self.core;
         if confirmed && ended && !indeterminate {
             let now = core.clock.now();

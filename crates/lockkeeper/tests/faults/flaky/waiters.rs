@@ -243,12 +243,12 @@ async fn an_identity_with_an_unanswered_request_is_not_used_again() {
     assert_ne!(third, second, "the answer to an acquire was lost");
 }
 
-/// The lease was lost, the lock was left held, or a renewal is under way when it is released.
+/// The lease was lost, the lock was left held, or a renewal has failed or is under way when it is released.
 #[tokio::test(start_paused = true)]
 async fn an_identity_whose_hold_did_not_end_with_its_release_is_not_used_again() {
     let (flaky, ours, theirs) = flaky().await;
     let mut last = queue_once(&ours, &theirs, || {}).await;
-    for end in 0..4 {
+    for end in 0..5 {
         let held = theirs.fair_lock("it").lock().await.unwrap();
         let waiter = tokio::spawn(ours.fair_lock("it").lock());
         sleep(ms(300)).await;
@@ -268,7 +268,7 @@ async fn an_identity_whose_hold_did_not_end_with_its_release_is_not_used_again()
                 sleep(ms(200)).await;
             }
             _ => {
-                flaky.script([Gate::Slow(ms(500))]);
+                flaky.script([if end == 2 { Gate::ErrAfter } else { Gate::Slow(ms(500)) }]);
                 let before = flaky.calls(Verb::Renew);
                 while flaky.calls(Verb::Renew) == before {
                     sleep(ms(100)).await;
@@ -277,6 +277,26 @@ async fn an_identity_whose_hold_did_not_end_with_its_release_is_not_used_again()
             }
         }
     }
+}
+
+/// The client is closed while the answer to the release is under way.
+#[tokio::test(start_paused = true)]
+async fn a_closed_client_keeps_no_identity() {
+    let store = Memory::new();
+    let flaky = Flaky::new(store.clone());
+    let [ours, theirs] = [flaky.backend(), store.clone()]
+        .map(|backend| Client::with_backend(backend, ClientOptions::new()).unwrap());
+    let closing = ours.clone();
+    let close = || {
+        flaky.script([Gate::Slow(ms(500))]);
+        tokio::spawn(async move {
+            sleep(ms(100)).await;
+            closing.shutdown().await;
+        });
+    };
+    queue_once(&ours, &theirs, close).await;
+    sleep(SETTLE).await;
+    assert_eq!(store.usage(), (0, 0), "it listens");
 }
 
 /// The lease expires with the outer guard's term when the inner guard is released. The outer guard, released
