@@ -117,9 +117,15 @@ impl Inner {
             }
             let nodes = Command::plain("CLUSTER").arg("NODES");
             let coverage = Command::plain("CONFIG").arg("GET").arg(COVERAGE);
-            let (nodes, coverage) =
-                tokio::join!(shard.connection.call(nodes), shard.connection.call(coverage));
+            let id = Command::plain("CLUSTER").arg("MYID");
+            let (nodes, coverage, id) = tokio::join!(
+                shard.connection.call(nodes),
+                shard.connection.call(coverage),
+                shard.connection.call::<Value>(id)
+            );
             findings.extend(nodes.ok().and_then(moving).map(|one| at(&address, one)));
+            let denied = id.err().filter(|fault| !fault.may_pass());
+            findings.extend(denied.map(|fault| at(&address, unidentified(&fault))));
             if Config::of([coverage]).get(COVERAGE) == Some("yes") {
                 strict.push(address);
             }
@@ -137,6 +143,15 @@ impl Inner {
 
 fn at(address: &str, finding: Finding) -> Finding {
     Finding { detail: format!("{address}: {}", finding.detail), ..finding }
+}
+
+/// A node is told from one of another cluster by its address only.
+fn unidentified(fault: &Fault) -> Finding {
+    let detail = format!(
+        "CLUSTER MYID was refused ({fault}): a node of another cluster that gets the address of this one is not \
+         told from it, and may grant the same locks"
+    );
+    Finding::note("nodes", detail, "allow the user CLUSTER MYID")
 }
 
 /// Finds slots that are half-migrated, from `CLUSTER NODES`: `[93->-ID]` leaves this node.

@@ -69,6 +69,12 @@ impl Cluster {
                 // A stranger may only be slow this time.
                 && (strangers.is_none() || answers.len() == self.seeds.len())
             {
+                if answers.iter().any(|told| told.id.is_none()) {
+                    tracing::warn!(
+                        "a node of the cluster does not tell its id (CLUSTER MYID): one of another cluster that \
+                         gets the address of a node is not told from it"
+                    );
+                }
                 self.apply(answers);
                 // Fails if acknowledgement was asked for, and a node that answers cannot do it.
                 let shards = self.shards();
@@ -138,7 +144,7 @@ impl Cluster {
                 let Some(server) = servers.next() else { break };
                 let (asker, options) = (self.asker(&server), self.options.clone());
                 asking.spawn(async move {
-                    let replies = asker.ask(&slot_map::questions()[..2], &options).await;
+                    let replies = asker.ask(&slot_map::questions(), &options).await;
                     let told = replies.and_then(|replies| slot_map::understand(&server, replies));
                     (server, told)
                 });

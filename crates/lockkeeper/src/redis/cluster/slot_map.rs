@@ -50,7 +50,7 @@ pub(super) struct SlotAnswer {
     /// The node that says so.
     pub(super) host: String,
     pub(super) port: u16,
-    /// Its id, if it was asked.
+    /// Its id; `None` if the user may not ask for it.
     pub(super) id: Option<String>,
     /// The epoch of the cluster as it knows it; `None` if the user may not read it.
     pub(super) epoch: Option<u64>,
@@ -84,7 +84,6 @@ pub(super) fn strangers(answers: &[SlotAnswer]) -> Option<(&SlotAnswer, &SlotAns
     answers.find(|told| !told.is_related(first)).map(|told| (first, told))
 }
 
-/// The last one is for a node whose id is not known.
 pub(super) fn questions() -> [Command; 3] {
     ["SLOTS", "INFO", "MYID"].map(|verb| Command::plain("CLUSTER").arg(verb))
 }

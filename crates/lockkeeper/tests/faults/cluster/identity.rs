@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use lockkeeper::{Client, Error, Kind};
+use lockkeeper::{Client, Error, Finding, Kind, Severity};
 use testkit::{Cluster, Shape};
 
 use super::{primaries, started};
+use crate::permissions::set_user;
 use crate::support::*;
 
 /// A node dies, and one of another cluster gets its address, as when a pod gets the address of an earlier one.
@@ -69,6 +70,28 @@ async fn a_node_of_another_cluster_that_answers_alone_is_not_believed() {
         other.nodes().iter().map(|node| node.server().commandstats("evalsha")).sum::<u64>(),
         0
     );
+}
+
+/// Of the client, not of each connection.
+#[tokio::test]
+async fn nodes_whose_ids_are_not_told_are_warned_of_once_and_reported() {
+    let cluster = primaries().await;
+    let rights = ["~*", "&*", "+@all", "-cluster|myid"];
+    cluster.nodes().iter().for_each(|node| set_user(node.server(), &rights));
+    let (warnings, _collecting) = Warnings::collect();
+    let url = cluster.url().replace("://", "://u:s3cret@");
+    let client = connect(&url, options()).await;
+    for shard in 0..3 {
+        let lock = lock_of(&client, Kind::Lock, &cluster.name_on(shard));
+        taken(&lock).await.release().await.expect("held");
+    }
+    assert_eq!(warnings.containing("CLUSTER MYID"), 1);
+    let report = within(PATIENCE, "the report", client.check()).await.expect("all nodes answer");
+    let is_it = |found: &&Finding| {
+        (&found.subject[..], found.severity) == ("nodes", Severity::Note)
+            && found.detail.contains("CLUSTER MYID")
+    };
+    assert_eq!(report.findings.iter().filter(is_it).count(), 3, "{report:#?}");
 }
 
 /// Also while the nodes of one of them are far away.
