@@ -2,8 +2,8 @@
 
 use testkit::Quorum;
 
-use super::PRIMITIVES;
 use super::reports::{start, trusted};
+use super::{PRIMITIVES, held_on};
 use crate::primitives::Handle;
 use crate::support::{LONG, PATIENCE, eventually, within};
 
@@ -15,7 +15,8 @@ async fn a_script_that_a_member_does_not_know_does_not_overtake_a_release() {
     let lock = client.lock("job").lease(LONG);
     lock.lock().await.unwrap().release().await.unwrap();
     let slow = quorum.server(2);
-    eventually(PATIENCE, "it has all of that", || slow.cli(&["EXISTS", "job"]).int() == 0).await;
+    // Or the next hold may be on two members only, and its handoff, with one of them paused, unconfirmed.
+    eventually(PATIENCE, "all have all of that", || held_on(&quorum, "job").is_empty()).await;
     let first = lock.lock().await.unwrap();
     eventually(PATIENCE, "the hold", || slow.cli(&["EXISTS", "job"]).int() == 1).await;
     let mut waiting = Box::pin(lock.lock());
