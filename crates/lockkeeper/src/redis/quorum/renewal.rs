@@ -270,18 +270,14 @@ impl Inner {
                 let states = locked(&self.renewing.0);
                 let stands = |one: &OwnerId| states.get(one).is_some_and(|state| !state.has_ended);
                 // Each time anew: this process may have been stopped, and nothing releases what outlives the lease.
-                let left = |ends: &Instant| {
-                    ends.saturating_duration_since(Instant::now()).as_millis() as u64
-                };
-                repairs.retain(|(_, renew, ends)| stands(&renew.owner) && left(ends) > 0);
+                let now = Instant::now();
+                let left = move |ends: Instant| (ends - now).as_millis() as u64;
+                repairs.retain(|(_, renew, ends)| stands(&renew.owner) && left(*ends) > 0);
                 let boxed =
                     repairs.iter().cloned().enumerate().map(|(n, (member, renew, ends))| {
-                        let (store, ttl) = (self.members[member].clone(), left(&ends));
-                        (
-                            n,
-                            Box::pin(async move { store.repair(renew, ttl).await })
-                                as Answer<Attempt>,
-                        )
+                        let store = self.members[member].clone();
+                        let repair = async move { store.repair(renew, left(ends)).await };
+                        (n, Box::pin(repair) as Answer<Attempt>)
                     });
                 let mut fan = Fan::new(boxed);
                 fan.send();
