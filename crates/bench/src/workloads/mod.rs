@@ -8,6 +8,7 @@ mod growth;
 mod hot;
 mod instructions;
 mod memory;
+mod several;
 mod uncontended;
 
 use crate::bench::{Bench, Workload};
@@ -18,6 +19,7 @@ pub(crate) const ALL: &[Workload] = &[
     Workload { name: "lock uncontended", seconds: 22, run: uncontended::lock },
     Workload { name: "mutex uncontended", seconds: 22, run: uncontended::mutex },
     Workload { name: "hot lock", seconds: 3, run: hot::run },
+    Workload { name: "several locks", seconds: 45, run: several::run },
     Workload { name: "acknowledged", seconds: 34, run: acknowledged::run },
     Workload { name: "failover", seconds: 70, run: failover::run },
     Workload { name: "cluster: uncontended", seconds: 12, run: cluster::uncontended },

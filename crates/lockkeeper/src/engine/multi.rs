@@ -3,18 +3,22 @@
 //! All clients acquire the members in one order, and hold the earlier ones while they wait for a later one: in one
 //! order that cannot deadlock. A program that keeps another order can still hold what is waited for and wait for
 //! what is held here. Its holder stays then. That goes for holders in this client, too: their tasks may keep another
-//! order. So a member that one holder has kept for [`MEMBER_WAIT`] ends the round: all is released, and that member
-//! is waited for alone. For the others this round waits for a [`GRACE`] only, because who releases one of them often
-//! releases the next a moment later, and cycles of our own must cost little. If another is still busy, that one is
-//! waited for alone: in the end the one that others acquire first.
+//! order. So a member that one holder has kept for [`MEMBER_WAIT`] ends the round: all is released, and the next
+//! round begins with that member, while none is held. For the others it waits for a [`GRACE`] only, because who
+//! releases one of them often releases the next a moment later, and cycles of our own must cost little. If
+//! another is still busy, the next round begins with that one: in the end with the one that others acquire first.
+//! To release it again and go in order would be simpler. But beside a fair queue of holders in the opposite
+//! order, each round then ends as the last one did: nearly always, both sides stand still.
 //!
-//! After as many such rounds as there are members, the next round goes in order again and waits longer for each
+//! After as many such rounds as there are members, the next one goes in order again and waits longer for each
 //! member: the holder may as well be one that keeps it for long, and the number of rounds must have a limit. Not
 //! twice as long, because holders that wait for each other stand still meanwhile.
 //!
 //! Waiting is not limited by time alone: behind a long queue that moves, each round would give up the
 //! positions that the last one had waited for.
 
+use std::mem;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,20 +33,20 @@ use super::release::{Releasing, release_later};
 use super::request::Request;
 use super::terms::TermSpec;
 use super::{Core, Lease, Tick, jittered, no_answer};
-use crate::backend::{Acquire, Attempt, Kind, Resource};
+use crate::backend::{Acquire, Attempt, Kind, List, Resource, Select};
 use crate::clock::Clock;
 use crate::error::{Error, Phase, Result};
 
 /// How long to wait in the first round for one member that one holder keeps, while others are held.
 const MEMBER_WAIT: Duration = Duration::from_millis(1500);
 
-/// How long to wait for each of the others after one was waited for alone.
+/// How long to wait for each of the others after a round began with the member that blocked.
 const GRACE: Duration = Duration::from_millis(50);
 
 /// How long to wait for the answer who the holders of that member are.
 const LOOK_WAIT: Duration = Duration::from_secs(1);
 
-/// The pause before the next round.
+/// The pause after a round: holders that gave up at the same moment do not meet again.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// How long to wait for the release of members.
@@ -90,62 +94,71 @@ struct Blocked {
 
 impl Assembly<'_> {
     async fn run(self) -> Result<Option<Vec<Acquired>>> {
-        // The member to wait for while none is held. The first one: the round goes in order.
-        let (mut first, mut member_wait, mut alone) = (0, MEMBER_WAIT, 0);
+        let mut member_wait = MEMBER_WAIT;
         loop {
-            let mut held = Held(self.parts.iter().map(|_| None).collect());
-            let blocked = match self.collect(first, member_wait, &mut held).await {
-                Ok(None) => match held.settle(self.terms).await {
-                    Ok(Some(all)) => return Ok(Some(all)),
-                    Ok(None) => Ok(Blocked { by: 0, error: None }),
-                    Err(error) => self.blocked(0, error),
-                },
-                Ok(Some(blocked)) => Ok(blocked),
-                Err(error) => Err(error),
-            };
-            // Released before the next round: a waiter for one of them gets it now.
-            held.release().await;
-            let Blocked { by, error } = blocked?;
-            if self.left().is_zero() {
-                return error.map_or(Ok(None), Err);
+            let mut first = 0;
+            for _ in 0..=self.parts.len() {
+                match self.round(first, member_wait).await? {
+                    ControlFlow::Continue(by) => first = by,
+                    ControlFlow::Break(acquired) => return Ok(acquired),
+                }
             }
-            if first == 0 && error.is_none() {
-                (member_wait, alone) = (member_wait.saturating_mul(3) / 2, 0);
-            }
-            alone += 1;
-            first = if error.is_some() || alone <= self.parts.len() { by } else { 0 };
-            let pause = self.clock.now() + jittered(PAUSE).min(self.left());
-            if let Some(instant) = self.clock.instant(pause) {
-                tokio::time::sleep_until(instant).await;
-            }
+            member_wait = member_wait.saturating_mul(3) / 2;
         }
     }
 
-    /// Acquires the members one by one, beginning with `first`. Returns the member that blocked it, if
-    /// one did.
-    async fn collect(
+    /// Acquires all, beginning with `first`, or returns the member that blocked it. `None` if the wait limit has
+    /// passed.
+    async fn round(
+        &self,
+        first: usize,
+        member_wait: Duration,
+    ) -> Result<ControlFlow<Option<Vec<Acquired>>, usize>> {
+        // While none is held, one is waited for until the wait limit passes or its store is unreachable.
+        let Some(acquired) = self.one(first, self.left()).await? else {
+            return Ok(ControlFlow::Break(None));
+        };
+        let mut held = Held(vec![acquired]);
+        let Blocked { by, error } = match self.others(first, member_wait, &mut held).await {
+            Ok(all) => return Ok(ControlFlow::Break(Some(all))),
+            Err(blocked) => blocked,
+        };
+        // Released before the pause: a waiter for one of them gets it now.
+        held.release().await;
+        match error {
+            Some(error) if !error.may_pass() || self.left().is_zero() => return Err(error),
+            None if self.left().is_zero() => return Ok(ControlFlow::Break(None)),
+            _ => {}
+        }
+        let pause = self.clock.now() + jittered(PAUSE).min(self.left());
+        if let Some(instant) = self.clock.instant(pause) {
+            tokio::time::sleep_until(instant).await;
+        }
+        Ok(ControlFlow::Continue(by))
+    }
+
+    /// Acquires the members beside `first`, in order, and gives all their final terms.
+    async fn others(
         &self,
         first: usize,
         member_wait: Duration,
         held: &mut Held,
-    ) -> Result<Option<Blocked>> {
-        let others = (0..self.parts.len()).filter(|i| *i != first);
-        for i in std::iter::once(first).chain(others) {
-            let acquired = match i {
-                _ if i == first => self.one(i, self.left()).await,
-                _ if first == 0 => self.while_others_are_held(i, self.left(), member_wait).await,
-                _ => self.while_others_are_held(i, GRACE.min(self.left()), MEMBER_WAIT).await,
-            };
-            match acquired {
-                Ok(Some(acquired)) => held.0[i] = Some(acquired),
-                Ok(None) => return Ok(Some(Blocked { by: i, error: None })),
-                // Its wait limit was short; whether the store is unreachable is found out while
-                // none is held.
-                Err(error) if i != first => return self.blocked(i, error).map(Some),
-                Err(error) => return Err(error),
+    ) -> Result<Vec<Acquired>, Blocked> {
+        for by in (0..self.parts.len()).filter(|i| *i != first) {
+            let wait = if first == 0 { self.left() } else { GRACE.min(self.left()) };
+            match self.while_others_are_held(by, wait, member_wait).await {
+                Ok(Some(acquired)) => held.0.push(acquired),
+                Ok(None) => return Err(Blocked { by, error: None }),
+                Err(error) => return Err(Blocked { by, error: Some(error) }),
             }
         }
-        Ok(None)
+        // Into the common order.
+        held.0[..=first].rotate_left(1);
+        match held.settle(self.terms).await {
+            Ok(true) => Ok(mem::take(&mut held.0)),
+            Ok(false) => Err(Blocked { by: 0, error: None }),
+            Err(error) => Err(Blocked { by: 0, error: Some(error) }),
+        }
     }
 
     async fn one(&self, i: usize, wait: Duration) -> Result<Option<Acquired>> {
@@ -174,14 +187,6 @@ impl Assembly<'_> {
         Ok(None)
     }
 
-    /// A temporary error blocks only this round, if the caller waits.
-    fn blocked(&self, by: usize, error: Error) -> Result<Blocked> {
-        match error.may_pass() {
-            true => Ok(Blocked { by, error: Some(error) }),
-            false => Err(error),
-        }
-    }
-
     /// How long the caller still waits.
     fn left(&self) -> Duration {
         match self.limit {
@@ -191,61 +196,69 @@ impl Assembly<'_> {
     }
 }
 
-/// Resolves once a holder has kept a lock for so long, or the store has not said who holds it. A kind that lists
-/// no holders counts as kept.
+/// Resolves once a holder has kept a lock for so long, or the store has not said who holds it.
 async fn kept(core: &Arc<Core>, resource: &Resource, member_wait: Duration) {
     let (start, first_look) = (Instant::now(), member_wait / 3);
     let mut before = None::<Vec<String>>;
     for looks in 0.. {
         tokio::time::sleep_until(start + first_look + (member_wait - first_look) * looks).await;
-        if looks > 0 && (before.is_none() || !resource.kind.is_lock()) {
+        if looks > 0 && before.is_none() {
             return;
         }
-        let looking = core.run_to_completion(core.backend.inspect(resource.clone()));
+        // Only a list names the holders of permits.
+        let select = Select::Named(resource.name.clone(), Some(resource.kind));
+        let list = List { select, cursor: Vec::new(), limit: 1 };
+        let looking = core.run_to_completion(core.backend.list(list));
         let look = tokio::time::timeout(LOOK_WAIT, looking).await;
         let Some(now) = look.ok().and_then(Result::ok) else {
             before = None;
             continue;
         };
-        let now: Vec<_> = now.holders.into_iter().map(|holder| holder.id).collect();
-        // Holders may come and go beside one that stays. Between two holders it is free for a moment.
-        if before.is_some_and(|before| before.iter().any(|id| now.contains(id))) {
+        let holders = now.locks.into_iter().flat_map(|lock| lock.holders);
+        let now: Vec<_> = holders.map(|holder| holder.id).collect();
+        if before.is_some_and(|before| stands_still(resource.kind, &before, &now)) {
             return;
         }
         before = Some(now);
     }
 }
 
-/// Members that are held without a guard yet, in the common order. Released when dropped.
-struct Held(Vec<Option<Acquired>>);
+/// Whether a holder stays that may be what is waited for.
+fn stands_still(kind: Kind, before: &[String], now: &[String]) -> bool {
+    let mut before = before.iter();
+    match kind {
+        // Any permit that was released is one to acquire.
+        Kind::Permits => before.all(|id| now.contains(id)),
+        // Readers may come and go beside one that stays. Between two holders a lock is free for a moment.
+        _ => before.any(|id| now.contains(id)),
+    }
+}
+
+/// Members that are held without a guard yet. Released when dropped.
+struct Held(Vec<Acquired>);
 
 impl Held {
     /// Gives all members their final terms, starting now. A renewed lease that was acquired just now has
-    /// them already. Returns `None` if one was lost meanwhile.
-    async fn settle(&mut self, terms: Terms) -> Result<Option<Vec<Acquired>>> {
+    /// them already. Returns whether none was lost meanwhile.
+    async fn settle(&self, terms: Terms) -> Result<bool> {
         let is_fresh = |lease: &Lease| {
             terms.held.renewed && lease.core.clock.now().since(lease.granted) < MEMBER_WAIT
         };
-        let stale = self.0.iter().flatten().filter(|(lease, _)| !is_fresh(lease));
+        let stale = self.0.iter().filter(|(lease, _)| !is_fresh(lease));
         let settling = stale.map(|(lease, hold)| {
             lease.core.run_to_completion(extend(Arc::clone(lease), *hold, terms.held))
         });
-        let mut lost = false;
         for settled in join_all(settling).await {
             match settled {
-                Ok(()) => {}
-                Err(Error::Lost { .. }) => lost = true,
+                Ok(()) | Err(Error::Lost { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        if lost || self.0.iter().flatten().any(|(lease, _)| !lease.is_held()) {
-            return Ok(None);
-        }
-        Ok(self.0.iter_mut().map(Option::take).collect())
+        Ok(self.0.iter().all(|(lease, _)| lease.is_held()))
     }
 
     async fn release(mut self) {
-        let held = self.0.iter_mut().filter_map(Option::take);
+        let held = mem::take(&mut self.0).into_iter();
         let releases: Vec<_> =
             held.map(|(lease, hold)| Releasing::new(lease, hold, None).released()).collect();
         // A lost member needs no release; where the store does not answer, the release continues in
@@ -256,7 +269,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        for (lease, hold) in self.0.drain(..).flatten() {
+        for (lease, hold) in self.0.drain(..) {
             release_later(lease, hold);
         }
     }
@@ -321,7 +334,7 @@ async fn together(parts: &[Request], term: TermSpec) -> Result<Option<Vec<Acquir
             return Ok(None);
         }
         let grant = Grant { pending, front, token: None, sent };
-        held.0.push(Some((Lease::begin(grant, &request, now), 0)));
+        held.0.push((Lease::begin(grant, &request, now), 0));
     }
-    Ok(held.0.iter_mut().map(Option::take).collect())
+    Ok(Some(mem::take(&mut held.0)))
 }

@@ -455,6 +455,7 @@ laws! {
         a_multi_lock_does_not_hold_some_members_while_it_waits
         a_multi_lock_waits_behind_a_queue_that_moves
         multi_locks_go_on_after_a_member_was_busy_for_long
+        multi_locks_of_many_clients_go_on_after_a_member_was_busy_for_long
         multi_locks_in_opposite_orders_do_not_deadlock
         multi_locks_of_many_kinds_in_opposite_orders_do_not_deadlock
         overlapping_multi_locks_exclude_each_other

@@ -188,15 +188,14 @@ pub(crate) async fn a_multi_lock_waits_behind_a_queue_that_moves(store: &Store) 
     guard.release().await.unwrap();
 }
 
-/// Eight tasks of one client, while the second of the two members is held for long.
-pub(crate) async fn multi_locks_go_on_after_a_member_was_busy_for_long(store: &Store) {
-    let (client, other) = (store.client().await, store.client().await);
-    let writer = || client.rw_lock(store.name("b")).writer();
-    let multi = || MultiLock::new([client.mutex(store.name("a")).into(), writer()]);
+/// Eight tasks, while the second of the two members is held for long.
+async fn go_on(store: &Store, clients: &[Client]) {
+    let other = store.client().await;
     let busy = other.rw_lock(store.name("b")).write().await.unwrap();
     let mut tasks = JoinSet::new();
-    for _ in 0..8 {
-        let multi = multi();
+    for client in clients.iter().cycle().take(8) {
+        let writer = client.rw_lock(store.name("b")).writer();
+        let multi = MultiLock::new([client.mutex(store.name("a")).into(), writer]);
         tasks.spawn(async move {
             for _ in 0..4 {
                 let guard = multi.lock().await.unwrap();
@@ -209,6 +208,58 @@ pub(crate) async fn multi_locks_go_on_after_a_member_was_busy_for_long(store: &S
     tokio::time::sleep(PATIENCE * 3).await;
     busy.release().await.unwrap();
     timeout(store.long() / 3, tasks.join_all()).await.expect("they get on");
+}
+
+pub(crate) async fn multi_locks_go_on_after_a_member_was_busy_for_long(store: &Store) {
+    go_on(store, &[store.client().await]).await;
+}
+
+pub(crate) async fn multi_locks_of_many_clients_go_on_after_a_member_was_busy_for_long(
+    store: &Store,
+) {
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(store.client().await);
+    }
+    go_on(store, &clients).await;
+}
+
+/// Permits have ids: behind waiters that each hold one for a while it gives up nothing, but it does while one is
+/// kept.
+#[tokio::test(start_paused = true)]
+async fn a_multi_lock_waits_for_permits_that_change_hands() {
+    let store = Store::memory();
+    sleep(HOUR).await;
+    let (client, other) = (store.client().await, store.client().await);
+    let permits = client.permit_semaphore(store.name("b"));
+    assert!(permits.try_set_permits(1, None).await.unwrap());
+    let multi = [AnyLock::from(client.lock(store.name("a"))), permits.clone().into()];
+    let multi = MultiLock::new(multi);
+    let mut tasks = JoinSet::new();
+    for ahead in 0..5 {
+        let permits = permits.clone();
+        tasks.spawn(async move {
+            sleep(Duration::from_millis(ahead)).await;
+            let permit = AnyLock::from(permits).lock().await.unwrap();
+            sleep(PATIENCE * 2 / 5).await;
+            permit.release().await.unwrap();
+        });
+    }
+    sleep(Duration::from_millis(9)).await;
+    let waiting = tokio::spawn(multi.lock());
+    let a = other.lock(store.name("a"));
+    eventually("it has the first", async || a.is_locked().await.unwrap()).await;
+    let first = a.inspect().await.unwrap().holders.remove(0).id;
+    let guard = timeout(store.long(), waiting).await.expect("its turn").unwrap().unwrap();
+    assert_eq!(guard.members()[0].owner_id().to_string(), first, "it was not acquired anew");
+    tasks.join_all().await;
+    guard.release().await.unwrap();
+
+    let _kept = AnyLock::from(permits).lock().await.unwrap();
+    let waiting = tokio::spawn(multi.lock());
+    eventually("it has the first", async || a.is_locked().await.unwrap()).await;
+    drop(timeout(PATIENCE.mul_f64(1.06), a.lock()).await.expect("it lets go").unwrap());
+    waiting.abort();
 }
 
 /// Waiters of other clients queue for both members. They hold the second for longer than a multi-lock waits for
@@ -235,6 +286,40 @@ async fn a_multi_lock_gets_its_members_beside_queues_of_others() {
         sleep(Duration::from_secs(1)).await;
         let acquired = timeout(Duration::from_secs(120), multi.lock()).await;
         acquired.expect("it gets on").unwrap().release().await.unwrap();
+    }
+}
+
+/// Three clients acquire the members in the opposite order, without a pause. A cycle with them ends after the time
+/// for which a member is waited for, and not in the next one.
+#[tokio::test(start_paused = true)]
+async fn a_multi_lock_gets_on_beside_holders_in_the_opposite_order() {
+    sleep(HOUR).await;
+    for members in [2, 4] {
+        let (store, mut others) = (Store::memory(), JoinSet::new());
+        let locks = |client: &Client| -> Vec<_> {
+            (0..members).map(|i| client.fair_lock(store.name(&i.to_string()))).collect()
+        };
+        for _ in 0..3 {
+            let locks = locks(&store.client().await);
+            others.spawn(async move {
+                loop {
+                    let mut guards = Vec::new();
+                    for lock in locks.iter().rev() {
+                        guards.push(lock.lock().await.unwrap());
+                        sleep(Duration::from_millis(1)).await;
+                    }
+                    for guard in guards {
+                        guard.release().await.unwrap();
+                    }
+                }
+            });
+        }
+        let multi = MultiLock::new(locks(&store.client().await));
+        for _ in 0..8 {
+            sleep(Duration::from_millis(1)).await;
+            let acquired = timeout(PATIENCE * 3 / 2, multi.lock()).await;
+            acquired.expect("it gets on").unwrap().release().await.unwrap();
+        }
     }
 }
 
