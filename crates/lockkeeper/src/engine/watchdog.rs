@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::announcer::{LOOKED_AT_MAX, look_for_record};
+use super::announcer::FEW;
 use super::lease::{Lease, Todo};
 use super::registry::TICK;
 use super::{Core, Tick};
@@ -91,14 +91,14 @@ async fn ask(core: &Core, places: &Semaphore, batch: Vec<Asked>) {
         core.note(&batch[0].0.resource.name, sent, first);
     }
     let is_gone = |answer: &_| matches!(answer, Ok(Renewed::Gone | Renewed::Taken));
-    let few_are_gone = answers.iter().filter(|answer| is_gone(answer)).count() <= LOOKED_AT_MAX;
+    let few_are_gone = answers.iter().filter(|answer| is_gone(answer)).count() <= FEW;
     let mut answers = answers.into_iter();
     for (lease, renew) in batch {
         let answer = answers.next().unwrap_or(Err(Fault::Closed));
         if few_are_gone && is_gone(&answer) && lease.may_be_unheard(sent) {
             lease.vanish();
             core.reaper.adopt(Box::pin(async move {
-                look_for_record(&lease).await;
+                lease.look_for_record().await;
                 lease.answered(renew.ttl, answer, sent);
             }));
         } else {
