@@ -187,3 +187,27 @@ async fn a_key_on_its_way_to_a_silent_node_costs_no_other_hold_of_its_slot() {
         stays.release().await.expect("held");
     }
 }
+
+/// The connection to a shard breaks after its answer to `SCAN`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_that_is_lost_during_a_list_costs_no_lock_of_another() {
+    let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
+    let client = connected(&cluster, options()).await;
+    let names = [0, 1, 2].map(|shard| cluster.name_on(shard));
+    let _held = join_all(names.iter().map(|name| client.lock(name).lock())).await;
+    for lost in 0..3 {
+        let proxy = cluster.node(lost).proxy();
+        proxy.drop_replies_once_after_request_matching(b"\r\nTYPE\r\n");
+        let (mut listing, mut found) = (client.inspector().list("*"), Vec::new());
+        while let Some(page) = within(PATIENCE, "a page", listing.next()).await.expect("no error") {
+            found.extend(page.into_iter().map(|lock| lock.name.to_string()));
+        }
+        let mut others = names.to_vec();
+        others.remove(lost);
+        found.sort_unstable();
+        others.sort_unstable();
+        assert_eq!(found, others);
+        let [error] = listing.errors() else { panic!("{:?}", listing.errors()) };
+        assert!(error.to_string().contains(&proxy.port().to_string()), "{error}");
+    }
+}
