@@ -129,3 +129,25 @@ async fn a_hold_is_repaired_soon_while_many_wait() {
     }
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
+
+/// The hold of another client is in the way at a member, and goes away long before the next renewal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_repair_is_tried_again() {
+    let quorum = start(Quorum::builder(3).proxied()).await;
+    drop(trusted(&quorum).await);
+    let options = quorum_options().watchdog_timeout(Duration::from_secs(30));
+    let client = connect(&quorum.url(), options).await;
+    // From now on the members know the script of an acquire, but repairs come with theirs.
+    let _other = client.lock("other").lock().await.expect("free");
+    eventually(PATIENCE, "held", || held_on(&quorum, "other").len() == 3).await;
+    let member = quorum.server(0);
+    member.cli(&["HSET", "job", "6e0c0000-0000-4000-8000-000000000000:1", "1"]).ok();
+    let repairs = quorum.node(0).proxy().expect_request(b"\r\nEVAL\r\n");
+    let guard = client.lock("job").lock().await.expect("free on two members");
+    // The first one was answered.
+    repairs.wait_for(2).await;
+    member.cli(&["DEL", "job"]).ok();
+    let field = guard.owner_id().to_string();
+    let is_held = || member.cli(&["HEXISTS", "job", &field]).int() == 1;
+    eventually(ms(5_000), "repaired", is_held).await;
+}
