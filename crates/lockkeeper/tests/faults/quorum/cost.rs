@@ -137,17 +137,20 @@ async fn a_blocked_repair_is_tried_again() {
     drop(trusted(&quorum).await);
     let options = quorum_options().watchdog_timeout(Duration::from_secs(30));
     let client = connect(&quorum.url(), options).await;
-    // From now on the members know the script of an acquire, but repairs come with theirs.
+    // The first hold of a client is renewed once the members listen for notices to it.
+    let proxy = quorum.node(0).proxy();
+    let renewed = proxy.expect_request(b"left < ttl then");
     let _other = client.lock("other").lock().await.expect("free");
-    eventually(PATIENCE, "held", || held_on(&quorum, "other").len() == 3).await;
+    renewed.wait().await;
     let member = quorum.server(0);
     member.cli(&["HSET", "job", "6e0c0000-0000-4000-8000-000000000000:1", "1"]).ok();
-    let repairs = quorum.node(0).proxy().expect_request(b"\r\nEVAL\r\n");
+    // The vote, and the repairs.
+    let acquires = proxy.expect_request(b"'HSET', KEYS[1], ARGV[1], '1'");
     let guard = client.lock("job").lock().await.expect("free on two members");
-    // The first one was answered.
-    repairs.wait_for(2).await;
+    // The first repair was answered.
+    within(SOON, "another", acquires.wait_for(3)).await;
     member.cli(&["DEL", "job"]).ok();
     let field = guard.owner_id().to_string();
     let is_held = || member.cli(&["HEXISTS", "job", &field]).int() == 1;
-    eventually(ms(5_000), "repaired", is_held).await;
+    eventually(SOON, "repaired", is_held).await;
 }
