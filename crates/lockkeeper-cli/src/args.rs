@@ -105,6 +105,11 @@ fn advised(mut error: clap::Error) -> clap::Error {
 /// How to write a name or a pattern that begins with a dash. Of `-job`, the unknown option is `-j`.
 fn odd_name(unknown: &str, words: &[String]) -> Option<String> {
     let at = words.iter().position(|word| word.starts_with(unknown) && word.starts_with('-'))?;
+    let before = Cli::command().ignore_errors(true).try_get_matches_from(&words[..at]).ok()?;
+    let (_, given) = before.subcommand()?;
+    if ["plain", "pattern"].iter().any(|id| given.try_contains_id(id).unwrap_or(false)) {
+        return None;
+    }
     let has = |commands: &[&str]| words[..at].iter().any(|word| commands.contains(&&word[..]));
     let word = &words[at];
     if has(&["run", "inspect", "unlock"]) {

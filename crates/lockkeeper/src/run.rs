@@ -101,23 +101,24 @@ pub(crate) async fn run<T, W: Future<Output = T>>(
     let mut lost = pin!(guard.lost_later());
     let mut work = pin!(Some(work()));
     let outcome = std::future::poll_fn(|cx| {
-        if let Some(loss) = guard.loss() {
-            return Poll::Ready(Err(loss));
+        if guard.loss().is_some() {
+            return Poll::Ready(None);
         }
         let Some(running) = work.as_mut().as_pin_mut() else {
             return Poll::Pending;
         };
         if let Poll::Ready(output) = running.poll(cx) {
-            return Poll::Ready(Ok(output));
+            return Poll::Ready(Some(output));
         }
-        lost.as_mut().poll(cx).map(Err)
+        // It wakes this also at a loss whose reason is not known yet.
+        lost.as_mut().poll(cx).map(|_| None)
     })
     .await;
     // Before the release, so that no part of the work runs without the lock.
     work.set(None);
-    let output = match outcome {
-        Ok(output) => output,
-        Err((lock, reason)) => return Err(RunError::Lost { lock, reason, output: None }),
+    let Some(output) = outcome else {
+        let (lock, reason) = guard.lost_later().await;
+        return Err(RunError::Lost { lock, reason, output: None });
     };
     let (waited, held) = (granted.since(started), core.clock.now().since(granted));
     // Lost before the work had finished, or meanwhile: the clock decides.

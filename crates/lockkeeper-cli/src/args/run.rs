@@ -70,7 +70,7 @@ pub(crate) struct WaitOptions {
     #[arg(short, long, visible_aliases = ["nb", "nonblock"], alias = "nonblocking")]
     #[arg(conflicts_with = "wait")]
     pub(crate) no_wait: bool,
-    /// Wait limit [default: none]
+    /// Wait limit [default: none]; also of the wait until a new quorum grants locks
     #[arg(short, long, visible_alias = "timeout", value_name = "DUR", value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
     /// Exit code if the lock is busy or the wait timed out
@@ -119,7 +119,7 @@ Exit codes:
   that of the command, or 128+n if signal n ended it, or:
    64  invalid command line, or a lock is requested as a semaphore or the reverse
    69  the store is unreachable, too few replicas acknowledge the lock, or too few members of a
-       quorum vote
+       quorum vote, at present or until the wait limit
    70  any other error
    75  the lock is busy, or the wait timed out (see -E)
    76  the lock was lost while the command ran; the command was stopped

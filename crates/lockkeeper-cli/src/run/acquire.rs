@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkeeper::{
-    AnyGuard, AnyLock, Client, Error, Holder, Inspector, Kind, LockName, PermitSemaphore,
-};
+use lockkeeper::{AnyGuard, AnyLock, Client, Error, Holder, Kind, LockName, PermitSemaphore};
 
 use crate::args::{RunArgs, WaitOptions};
 use crate::display;
@@ -23,7 +21,7 @@ pub(super) struct Target {
     lock: AnyLock,
     requested: Requested,
     name: Vec<u8>,
-    inspector: Inspector,
+    client: Client,
 }
 
 enum Requested {
@@ -60,31 +58,11 @@ impl WaitLimit {
     }
 }
 
-/// Waits until a quorum grants locks, if the limit allows it. Returns the rest of the limit.
-pub(super) async fn out_of_quarantine(client: &Client, mut limit: WaitLimit) -> WaitLimit {
-    let allows = |limit, left| match limit {
-        WaitLimit::Unlimited => true,
-        WaitLimit::NoWait => false,
-        WaitLimit::For(span) => left < span,
-    };
-    // It may begin again meanwhile.
-    while let Some(left) = client.quarantine().filter(|left| allows(limit, *left)) {
-        say(format_args!(
-            "waiting {:.1} s until the quorum grants locks: this is its first use, or too many of its members may have \
-             lost their data",
-            left.as_secs_f64()
-        ));
-        tokio::time::sleep(left).await;
-        limit = limit.less(left);
-    }
-    limit
-}
-
 impl Target {
     pub(super) fn new(client: &Client, args: &RunArgs) -> Self {
         let (lock, requested) = requested(client, args);
         let name = args.name.bytes().to_owned();
-        Self { lock, requested, name, inspector: client.inspector() }
+        Self { lock, requested, name, client: client.clone() }
     }
 
     /// Acquires the lock; `None` if it timed out.
@@ -93,8 +71,23 @@ impl Target {
         let resize = self.resize().await?;
         loop {
             let left = limit.less(started.elapsed());
+            if let Some(quarantine) = self.quarantine(left) {
+                say(format_args!(
+                    "waiting {:.1} s until the quorum grants locks: this is its first use, or too many of its members \
+                     may have lost their data",
+                    quarantine.as_secs_f64()
+                ));
+                tokio::time::sleep(quarantine).await;
+                continue;
+            }
             match self.attempt(left).await {
                 Err(Error::WrongKind { found, .. }) => self.wrong_kind(&found).await?,
+                // It has begun meanwhile.
+                Err(Error::Refused { .. })
+                    if self.quarantine(limit.less(started.elapsed())).is_some() =>
+                {
+                    continue;
+                }
                 outcome => {
                     let guard = outcome?;
                     if let (Some(_), Some((before, now))) = (&guard, resize) {
@@ -113,6 +106,15 @@ impl Target {
                 WaitLimit::Unlimited => tokio::time::sleep(OTHER_KIND).await,
             }
         }
+    }
+
+    /// How long a quorum still grants nothing, if the limit allows to wait for that long.
+    fn quarantine(&self, limit: WaitLimit) -> Option<Duration> {
+        self.client.quarantine().filter(|left| match limit {
+            WaitLimit::Unlimited => true,
+            WaitLimit::NoWait => false,
+            WaitLimit::For(span) => *left < span,
+        })
     }
 
     /// The present and the requested number of permits, if they differ. An error for a semaphore that
@@ -149,7 +151,7 @@ impl Target {
     /// read/write lock, and the reverse. A permit semaphore is an error.
     async fn wrong_kind(&self, found: &str) -> Result<(), Failure> {
         // The error of the store does not name the kind.
-        let inspected = self.inspector.inspect(&self.name).await.ok();
+        let inspected = self.client.inspector().inspect(&self.name).await.ok();
         if inspected.as_ref().is_some_and(|lock| lock.is_free()) {
             return Ok(());
         }
@@ -181,7 +183,7 @@ impl Target {
 
     /// Whether a `run` around this process blocks the request. `held` are the ids of those runs.
     pub(super) async fn waits_for_itself(&self, held: &[String]) -> bool {
-        let Ok(lock) = self.inspector.inspect(&self.name).await else { return false };
+        let Ok(lock) = self.client.inspector().inspect(&self.name).await else { return false };
         let around = |holder: &Holder| held.contains(&holder.id);
         match &self.requested {
             // If other processes hold permits, one of these may be released.

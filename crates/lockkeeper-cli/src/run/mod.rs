@@ -107,10 +107,7 @@ impl Run<'_> {
         self.name = target.name().clone();
         let around = self.environment.around.clone();
         let verbose = self.verbose;
-        let wait = async {
-            let limit = acquire::out_of_quarantine(&client, limit).await;
-            wait(&target, limit, &around, verbose).await
-        };
+        let wait = wait(&target, limit, &around, verbose);
         let outcome = match self.interruptible(wait).await {
             Outcome::Done(outcome) => outcome,
             Outcome::Interrupted(signal) => {

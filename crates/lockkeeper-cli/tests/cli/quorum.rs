@@ -239,6 +239,24 @@ fn a_cold_start_that_begins_again_is_waited_out() {
     assert_eq!(run.errors.matches("until the quorum grants locks").count(), 2, "{run:?}");
 }
 
+/// It begins while a run waits for a lock, and lasts longer than a wait rides out a refusal.
+#[test]
+fn a_cold_start_that_begins_during_a_wait_is_waited_out() {
+    let quorum = Quorum::start(3);
+    let scene = Scene::at(quorum.url());
+    configure(&scene, "longest_lease = \"13s\"");
+    ran(&scene, &["ls"]).assert_quiet("");
+    trust(quorum.nodes().iter().map(|node| node.server()));
+    let servers = [0, 1].map(|index| quorum.server(index));
+    servers.iter().for_each(|server| hold_as_java(server, "job"));
+    let run = scene.start(&["-v", "job", "--", "echo", "it ran"]);
+    run.says("waiting for lock \"job\": held by");
+    servers.iter().for_each(|server| server.restart_empty());
+    let run = run.outcome();
+    run.assert_code(0);
+    assert_eq!(run.errors.matches("until the quorum grants locks").count(), 1, "{run:?}");
+}
+
 #[test]
 fn members_that_disagree_are_shown() {
     let (quorum, scene) = three();

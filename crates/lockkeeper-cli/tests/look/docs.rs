@@ -168,6 +168,12 @@ fn a_wrong_command_line_gets_a_tip() {
     said.fails(64, &["'--name=--wait-for-me'"]);
     tips(&["run", "--", "-job", "true"], "if '-job' is the name of the lock, write '--name=-job'");
     tips(&["ls", "-job*"], "if '-job*' is the pattern, write '-- -job*'");
+    for command in ["run", "inspect", "unlock", "ls"] {
+        let said = stand.run([command, "--longest-lease", "5s", "deploy", "--job"]);
+        assert!(!said.err.contains("if '--job' is"), "it has a name: {}", said.err);
+        let said = stand.run([command, "--longest-lease", "5s", "--job"]);
+        said.fails(64, &["if '--job' is the "]);
+    }
     for args in [&["--wait", "-1"][..], &["-w", "-1"], &["--lease", "-5"]] {
         let line = [&["run", "deploy"], args, &["--", "true"]].concat();
         tips(&line, &format!("\"{}\" is no duration: write seconds", args[1]));

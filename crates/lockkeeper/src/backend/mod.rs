@@ -12,7 +12,7 @@ use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
@@ -363,6 +363,13 @@ impl Renew {
     /// Creates a request to renew a hold, or to check it.
     pub fn new(resource: Resource, owner: OwnerId, ttl: Option<u64>) -> Self {
         Self { resource, owner, count: 1, ttl, waiting: false }
+    }
+
+    /// How long requests of a batch wait for others that may hang: a busy store answers thousands in this time, and
+    /// of a lease that is renewed after its first third, a third is left after two such waits.
+    pub(crate) fn patience<'a>(batch: impl IntoIterator<Item = &'a Self>) -> Duration {
+        let shortest = batch.into_iter().filter_map(|renew| renew.ttl).min();
+        Duration::from_millis(shortest.map_or(1_000, |ttl| (ttl / 6).min(1_000)))
     }
 }
 

@@ -38,12 +38,14 @@ impl Request {
         }
     }
 
+    /// Fails for a client that acquires nothing more. One side of a lock beside the other is no new lock.
+    pub(super) fn ensure_may_begin(&self) -> Result<()> {
+        if self.beside.is_none() { self.core.ensure_open(&self.resource) } else { Ok(()) }
+    }
+
     /// Acquires for an owner that does not hold the lock yet.
     pub(super) async fn acquire_anew(&self) -> Result<Option<Acquired>> {
-        // One side of a lock beside the other is no new lock.
-        if self.beside.is_none() {
-            self.core.ensure_open(&self.resource)?;
-        }
+        self.ensure_may_begin()?;
         let started = self.core.clock.now();
         let granted = match LocalQueues::join(self) {
             Entered::Front(mut front) if self.is_simple() => {

@@ -5,9 +5,9 @@
 //! and which plain strings are mutexes.
 //!
 //! No acquire waits until the store listens for notices to this client: that may take long, or be denied.
-//! Instead the holds that were granted before are looked at once it does, and again when messages may have
-//! been lost. Whether one was force-released, and why, is in the store's record of force-releases. A notice that
-//! comes before the answer to the acquire is kept until there is a lease (`registry.rs`).
+//! Instead the watchdog checks the holds that were granted before once it does, and again when messages may have
+//! been lost, and a hold whose acquire was under way when a notice arrived. Whether one that is gone was
+//! force-released, and why, is in the store's record of force-releases.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -21,8 +21,8 @@ use super::registry::ANNOUNCED_MAX;
 use super::{Core, Lease, Tick, lock};
 use crate::OwnerId;
 use crate::backend::{
-    Answer, Change, Changed, ClientEntry, Holding, List, LockInfo, Resource, Seen, Select,
-    Subscription, Topic,
+    Answer, Change, Changed, ClientEntry, Holding, List, Resource, Seen, Select, Subscription,
+    Topic,
 };
 use crate::error::LostReason;
 use crate::model;
@@ -100,11 +100,6 @@ impl Announcer {
 }
 
 impl Lease {
-    /// Whether a notice about it may have been missed, although it was not looked at yet.
-    pub(super) fn may_be_unheard(&self, now: Tick) -> bool {
-        now.since(self.granted) < UNHEARD
-    }
-
     /// Since when it is held, by the wall clock when this was first asked.
     fn since(&self, now: Tick) -> SystemTime {
         *self.since.get_or_init(|| {
@@ -212,93 +207,77 @@ async fn receive_notices(core: Weak<Core>) {
         notices.beyond(seen).await;
         let (now, lines) = notices.unread();
         let Some(core) = core.upgrade() else { return };
+        // Before the leases are looked at: an acquire under way begins its lease before that, or finds this.
+        core.heard_since.store(core.clock.now().as_nanos(), Ordering::SeqCst);
         for (owner, reason) in lines.iter().filter_map(|line| model::read_notice(line)) {
-            if let Some(lease) = core.registry.noticed(owner, &reason, core.clock.now()) {
+            if let Some(lease) = core.registry.of(owner) {
                 lease.lose(LostReason::Revoked(reason));
             }
         }
         // A wake-up without a message: the subscription has broken, or the store listens from now on.
         if now - seen > lines.len() as u64 && notices.is_confirmed() {
-            // Before the look: an acquire under way begins its lease before it, or finds this.
-            core.listens_since.store(core.clock.now().as_nanos(), Ordering::SeqCst);
-            core.look_for_missed_notices(&mut checked);
+            core.check_all(&mut checked);
         }
         seen = now;
     }
 }
 
-/// How many holds are looked at one by one. If there are more, the watchdog checks all of them at once, and
-/// does not learn the reason.
-pub(super) const LOOKED_AT_MAX: usize = 8;
-
-/// How long after a force-release it may be recorded: the first pause between two looks, and how often it is
-/// doubled.
-const RECORDED_AFTER: Duration = Duration::from_millis(5);
-const RECORDED_TRIES: u32 = 7;
+/// How many holds are checked each time the subscription has broken, and of how many that are gone at once the
+/// reason is looked up.
+pub(super) const FEW: usize = 8;
 
 impl Core {
-    /// Looks for holds that were force-released while the store did not listen for this client. All holds are
+    /// Checks the holds that may have been force-released while the store did not listen for this client. Many are
     /// `checked` at most once in the time in which the watchdog renews them anyway: connections may break often.
-    fn look_for_missed_notices(&self, checked: &mut Option<Tick>) {
-        let mut leases = self.registry.all();
-        leases.retain(|lease| lease.resource.kind.is_lock());
-        let one_by_one = leases.len() <= LOOKED_AT_MAX;
-        if !one_by_one {
+    fn check_all(&self, checked: &mut Option<Tick>) {
+        let leases = self.registry.all();
+        if leases.len() > FEW {
             let (now, pause) = (self.clock.now(), self.options.watchdog_timeout / 3);
             if checked.is_some_and(|checked| now.since(checked) < pause) {
                 return;
             }
             *checked = Some(now);
         }
-        for lease in leases {
-            match one_by_one {
-                true => self.reaper.adopt(Box::pin(look_for_missed_notice(lease))),
-                false => lease.check_now(),
-            }
-        }
+        leases.iter().for_each(|lease| lease.check_now());
     }
 }
 
-impl Lease {
-    /// Looks for a force-release that came before its client listened, if its acquire was sent before that.
-    pub(super) fn look_if_unheard(self: &Arc<Self>, sent: Tick) {
-        if sent.as_nanos() < self.core.listens_since.load(Ordering::SeqCst)
-            && self.resource.kind.is_lock()
-        {
-            self.core.reaper.adopt(Box::pin(look_for_missed_notice(Arc::clone(self))));
-        }
-    }
-}
-
-/// Looks whether the store still has a lease. If it was not force-released, lets the watchdog decide.
-async fn look_for_missed_notice(lease: Arc<Lease>) {
-    let id = lease.owner.to_string();
-    let has_it = |found: LockInfo| found.holders.iter().any(|holder| holder.id == id);
-    if !lease.core.backend.inspect(lease.resource.clone()).await.map_or(true, has_it) {
-        look_for_record(&lease).await;
-        lease.check_now();
-    }
-}
-
-/// How long after its grant a lease may have been force-released before the store listened.
+/// For how long after its grant, or after the last notice or confirmed subscription, a hold that is gone may have
+/// been force-released without a notice.
 const UNHEARD: Duration = Duration::from_secs(1);
 
-/// Declares a lease that the store does not have lost if its force-release is recorded.
-pub(super) async fn look_for_record(lease: &Arc<Lease>) {
-    let (core, id) = (&lease.core, lease.owner.to_string());
-    let Resource { kind, name } = &lease.resource;
-    for tries in 0..RECORDED_TRIES {
-        if core.is_closed() || lock(&lease.state).status != Status::Held {
-            return;
-        }
-        let select = Select::Named(name.clone(), Some(*kind));
-        let listed = core.backend.list(List { select, cursor: Vec::new(), limit: 1 }).await;
-        let Ok(page) = listed else { return };
-        let mut recorded = page.locks.iter().flat_map(|lock| &lock.forced);
-        if let Some(forced) = recorded.find(|forced| forced.holders.contains(&id)) {
-            return lease.lose(LostReason::Revoked(model::one_line(&forced.reason)));
-        }
-        tokio::time::sleep(RECORDED_AFTER * 2_u32.pow(tries)).await;
+/// For how long the record of such a force-release is looked for, which is written after it.
+const LOOKED_FOR: Duration = Duration::from_millis(500);
+
+/// The first pause between two looks. The next is twice as long.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+impl Lease {
+    /// Whether a notice about it may have been missed.
+    pub(super) fn may_be_unheard(&self, now: Tick) -> bool {
+        let heard_since = Tick::from_nanos(self.core.heard_since.load(Ordering::SeqCst));
+        now.since(self.granted.max(heard_since)) < UNHEARD
+    }
+
+    /// Declares it lost if its force-release is recorded. Ends soon, also if the store does not answer.
+    pub(super) async fn look_for_record(&self) {
+        let _ = tokio::time::timeout(LOOKED_FOR, async {
+            let (id, mut pause) = (self.owner.to_string(), LOOK_AGAIN);
+            let Resource { kind, name } = &self.resource;
+            while lock(&self.state).status == Status::Held {
+                let select = Select::Named(name.clone(), Some(*kind));
+                let list = List { select, cursor: Vec::new(), limit: 1 };
+                let locks =
+                    self.core.backend.list(list).await.map_or(Vec::new(), |page| page.locks);
+                let mut recorded = locks.iter().flat_map(|lock| &lock.forced);
+                if let Some(forced) = recorded.find(|forced| forced.holders.contains(&id)) {
+                    return self.lose(LostReason::Revoked(model::one_line(&forced.reason)));
+                }
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+        })
+        .await;
     }
 }
 

@@ -175,12 +175,11 @@ impl Lease {
         let mut state = lock(&self.state);
         state.ask_after(core, sent);
         let due = state.due();
-        let (slot, forced) = core.registry.add(self, due);
-        state.slot = Some(slot);
+        state.slot = Some(core.registry.add(self, due));
         drop(state);
-        match forced {
-            Some(reason) => self.lose(LostReason::Revoked(reason)),
-            None => self.look_if_unheard(sent),
+        // A notice about it may have been missed.
+        if sent.as_nanos() < core.heard_since.load(Ordering::SeqCst) {
+            self.check_now();
         }
         // A client that is closed concurrently may not have found it in the registry.
         if core.was_closed() {
@@ -199,14 +198,7 @@ impl Lease {
             return Some(LostReason::Closed);
         }
         let now = self.core.clock.now();
-        let state = lock(&self.state);
-        match &state.status {
-            Status::Lost(reason) => Some(reason.clone()),
-            Status::Released => Some(LostReason::Released),
-            Status::Held if state.vanished => Some(LostReason::Deleted),
-            Status::Held if now >= state.deadline => Some(state.why_late()),
-            Status::Held => None,
-        }
+        lock(&self.state).lost_reason(now)
     }
 
     pub(crate) fn deadline(&self) -> Tick {
@@ -336,12 +328,7 @@ impl Lease {
     fn still_held(&self, phase: Phase) -> Result<MutexGuard<'_, LeaseState>> {
         let now = self.core.clock.now();
         let state = lock(&self.state);
-        let reason = match &state.status {
-            Status::Held if now < state.deadline => return Ok(state),
-            Status::Held => state.why_late(),
-            Status::Lost(reason) => reason.clone(),
-            Status::Released => LostReason::Released,
-        };
+        let Some(reason) = state.lost_reason(now) else { return Ok(state) };
         drop(state);
         self.lose_after(reason.clone(), true);
         Err(self.lost_error(reason, phase))
@@ -375,7 +362,7 @@ impl Lease {
     /// by `soon`, so that one request covers many leases.
     pub(crate) fn check(&self, now: Tick, soon: Tick) -> Todo {
         let mut state = lock(&self.state);
-        if state.status != Status::Held || state.vanished {
+        if state.status != Status::Held {
             return Todo::Nothing;
         }
         if now + state.ahead() >= state.deadline {
@@ -468,9 +455,11 @@ impl Lease {
         }
     }
 
-    /// The store does not have it: it is lost, for a reason that is known once it was looked up.
+    /// The store does not have it: it is lost, for a reason that [`answered`](Lease::answered) is told later.
     pub(super) fn vanish(&self) {
         lock(&self.state).vanished = true;
+        // For `run`, which ends its work at once.
+        self.ended.notify_waiters();
     }
 
     /// Makes the watchdog ask the store at once, because the connection was lost for a while. A request that
@@ -489,9 +478,19 @@ impl LeaseState {
         !(self.passes_on || self.vanished && self.status == Status::Held)
     }
 
-    /// The loss reason of a passed deadline.
+    /// Returns why it is no longer held.
+    fn lost_reason(&self, now: Tick) -> Option<LostReason> {
+        match &self.status {
+            Status::Lost(reason) => Some(reason.clone()),
+            Status::Released => Some(LostReason::Released),
+            Status::Held => (self.vanished || now >= self.deadline).then(|| self.why_late()),
+        }
+    }
+
+    /// The loss reason of a passed deadline, or while another is looked up.
     pub(super) fn why_late(&self) -> LostReason {
         match self.holds.renewed_ttl() {
+            _ if self.vanished => LostReason::Deleted,
             Some(_) if self.unacknowledged => LostReason::Unacknowledged,
             Some(_) => LostReason::Unreachable,
             None => LostReason::Expired,

@@ -92,8 +92,8 @@ pub(crate) struct Core {
     /// The store has, or may get, an announcement of this client.
     announced: AtomicBool,
     last_warned: Mutex<Option<Tick>>,
-    /// Since when the store listens for notices to this client.
-    listens_since: AtomicU64,
+    /// When the store began to listen for notices to this client, or the last one arrived.
+    heard_since: AtomicU64,
 }
 
 impl Core {
@@ -124,7 +124,7 @@ impl Core {
             left: Mutex::default(),
             announced: AtomicBool::new(false),
             last_warned: Mutex::new(None),
-            listens_since: AtomicU64::new(0),
+            heard_since: AtomicU64::new(0),
             options,
         });
         tokio::spawn(tick::run(registry, Arc::downgrade(&core)));

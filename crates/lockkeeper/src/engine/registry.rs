@@ -25,11 +25,6 @@ pub(super) const ANNOUNCED_MAX: usize = 128;
 /// Of how many holds these are chosen: a scan of a million would delay all other tasks.
 const SCANNED_MAX: usize = 4096;
 
-/// How many notices about holds without a lease are kept, and for how long: longer than an answer takes that is on
-/// its way.
-const NOTICES_MAX: usize = 64;
-const NOTICES_KEPT: Duration = Duration::from_secs(2);
-
 /// All leases that are held, and when each must be checked.
 #[derive(Debug)]
 pub(crate) struct Registry {
@@ -44,8 +39,6 @@ struct Slots {
     due: Vec<Tick>,
     leases: Vec<Option<Arc<Lease>>>,
     free: Vec<usize>,
-    /// The force-releases of holds without a lease: the answer to an acquire may come after them.
-    notices: Vec<(OwnerId, String, Tick)>,
     stopped: bool,
 }
 
@@ -54,11 +47,9 @@ impl Registry {
         Self { slots: Mutex::default(), wakes_at: AtomicU64::new(u64::MAX), wake: Notify::new() }
     }
 
-    /// Adds a lease. Returns its slot, and why it was force-released if a notice has said so before.
-    pub(crate) fn add(&self, lease: &Arc<Lease>, due: Tick) -> (usize, Option<String>) {
+    /// Adds a lease, and returns its slot.
+    pub(crate) fn add(&self, lease: &Arc<Lease>, due: Tick) -> usize {
         let mut slots = lock(&self.slots);
-        let of_it = slots.notices.iter().position(|(owner, ..)| *owner == lease.owner);
-        let reason = of_it.map(|index| slots.notices.swap_remove(index).1);
         let lease = Some(Arc::clone(lease));
         let slot = match slots.free.pop() {
             Some(slot) => {
@@ -74,20 +65,12 @@ impl Registry {
         slots.due[slot] = due;
         drop(slots);
         self.wake_by(due);
-        (slot, reason)
+        slot
     }
 
-    /// Returns the lease that a notice is about, or keeps the notice until it is added.
-    pub(super) fn noticed(&self, owner: OwnerId, reason: &str, now: Tick) -> Option<Arc<Lease>> {
-        let mut slots = lock(&self.slots);
-        let found = slots.leases.iter().flatten().find(|lease| lease.owner == owner).cloned();
-        if found.is_none() {
-            slots.notices.retain(|(.., since)| now.since(*since) < NOTICES_KEPT);
-            if slots.notices.len() < NOTICES_MAX {
-                slots.notices.push((owner, reason.to_owned(), now));
-            }
-        }
-        found
+    /// Returns the lease that a notice is about.
+    pub(super) fn of(&self, owner: OwnerId) -> Option<Arc<Lease>> {
+        lock(&self.slots).leases.iter().flatten().find(|lease| lease.owner == owner).cloned()
     }
 
     pub(crate) fn set_due(&self, slot: usize, due: Tick) {

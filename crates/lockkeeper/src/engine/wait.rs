@@ -75,6 +75,8 @@ impl Request {
             }
             Entered::Occupied => Ok(None),
             Entered::Queued(position) => {
+                // A drain may have failed the waiters just before this one queued.
+                self.ensure_may_begin()?;
                 // Boxed separately, to keep the waiter's future small.
                 let served = Box::pin(position.serve(self)).await;
                 Box::pin(self.wait_after_queue(served)).await
@@ -89,9 +91,7 @@ impl Request {
         let front = match served {
             Some(Served::Front(front)) => {
                 // A drain fails the waiters; this one was just served.
-                if self.beside.is_none() {
-                    core.ensure_open(resource)?;
-                }
+                self.ensure_may_begin()?;
                 front
             }
             Some(Served::Granted(grant)) if self.is_in_time(grant.sent, now) => {

@@ -2,16 +2,15 @@
 //!
 //! Each request is about one kind in one group of a lane, and each lane has its own limit of holds under way: a lane
 //! that does not answer delays no renewal of another. A slot of a cluster that is being moved to a node that hangs
-//! delays the other slots of its lane for [`HUNG`] at most.
+//! delays the other slots of its lane by their [`patience`](Renew::patience) at most.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::announcer::{LOOKED_AT_MAX, look_for_record};
+use super::announcer::FEW;
 use super::lease::{Lease, Todo};
 use super::registry::TICK;
 use super::{Core, Tick};
@@ -25,10 +24,6 @@ const PERMITS: u32 = 1024;
 
 /// How many holds or permits of one lane are renewed at once, so that other requests are served in between.
 const AT_ONCE: usize = 8 * BATCH;
-
-/// How long a request waits for others that are under way. A lane that answers gets through thousands of holds
-/// in this time.
-const HUNG: Duration = Duration::from_secs(1);
 
 /// Checks the leases that are due, and renews them. Returns when to check again; `None` when
 /// nothing is held.
@@ -82,7 +77,8 @@ fn batches(group: Vec<Asked>) -> Vec<Vec<Asked>> {
 async fn ask(core: &Core, places: &Semaphore, batch: Vec<Asked>) {
     let size: u32 = batch.iter().map(|(_, renew)| renew.count).sum();
     let places = places.acquire_many(size.clamp(1, AT_ONCE as u32));
-    let _places = tokio::time::timeout(HUNG, places).await;
+    let patience = Renew::patience(batch.iter().map(|(_, renew)| renew));
+    let _places = tokio::time::timeout(patience, places).await;
     // Leases that were released while this waited must not be renewed.
     let batch: Vec<_> = batch.into_iter().filter(|(lease, _)| lease.is_held()).collect();
     if batch.is_empty() {
@@ -95,14 +91,14 @@ async fn ask(core: &Core, places: &Semaphore, batch: Vec<Asked>) {
         core.note(&batch[0].0.resource.name, sent, first);
     }
     let is_gone = |answer: &_| matches!(answer, Ok(Renewed::Gone | Renewed::Taken));
-    let few_are_gone = answers.iter().filter(|answer| is_gone(answer)).count() <= LOOKED_AT_MAX;
+    let few_are_gone = answers.iter().filter(|answer| is_gone(answer)).count() <= FEW;
     let mut answers = answers.into_iter();
     for (lease, renew) in batch {
         let answer = answers.next().unwrap_or(Err(Fault::Closed));
         if few_are_gone && is_gone(&answer) && lease.may_be_unheard(sent) {
             lease.vanish();
             core.reaper.adopt(Box::pin(async move {
-                look_for_record(&lease).await;
+                lease.look_for_record().await;
                 lease.answered(renew.ttl, answer, sent);
             }));
         } else {

@@ -93,27 +93,12 @@ impl Inner {
         }
     }
 
-    /// Makes one step of a scan. SCAN may return a key twice, even within one step.
-    async fn scan(
-        &self,
-        shard: &Shard,
-        from: u64,
-        limit: u32,
-    ) -> Result<(Vec<Vec<u8>>, u64), Fault> {
-        let scan = Command::plain("SCAN").arg(from).arg("COUNT").arg(limit);
-        let Scan { next, found } = shard.connection.call(scan).await?;
-        let mut seen = HashSet::with_capacity(found.len());
-        let keys = found.into_iter().filter(|key| seen.insert(key.clone())).collect();
-        Ok((keys, next))
-    }
-
     async fn list_locks(&self, request: &List, pattern: &Pattern) -> Result<Page, Fault> {
-        // The permit key of a semaphore matches no pattern for its name, so SCAN gets no pattern. A
-        // pattern for all names need not be matched at all.
         let mut at = self.position(request);
         let mut page = std::mem::take(&mut at.page);
         let Some(shard) = &at.shard else { return Ok(page) };
-        let (keys, next) = match self.scan(shard, at.from, request.limit).await {
+        let step = self.scan(shard, (at.from, request.limit), pattern, &mut page.incomplete);
+        let (locks, next) = match step.await {
             Ok(found) => found,
             // The locks of other shards can still be listed.
             Err(fault) if fault.may_pass() && self.route.only().is_none() => {
@@ -124,6 +109,7 @@ impl Inner {
             }
             Err(fault) => return Err(fault),
         };
+        page.locks = locks;
         page.next = match next {
             0 => at.after.clone(),
             next => Some(at.cursor(next)),
@@ -134,9 +120,26 @@ impl Inner {
             cluster.refresh().await;
             page.incomplete |= at.version != *cluster.versions().borrow();
         }
-        let keys: Vec<_> = keys
+        Ok(page)
+    }
+
+    /// Makes one step of a scan. Returns its locks, and where the next step begins.
+    async fn scan(
+        &self,
+        shard: &Shard,
+        (from, limit): (u64, u32),
+        pattern: &Pattern,
+        incomplete: &mut bool,
+    ) -> Result<(Vec<LockInfo>, u64), Fault> {
+        // The permit key of a semaphore matches no pattern for its name, so SCAN gets no pattern. A
+        // pattern for all names need not be matched at all.
+        let scan = Command::plain("SCAN").arg(from).arg("COUNT").arg(limit);
+        let Scan { next, found } = shard.connection.call(scan).await?;
+        // It may return a key twice, even within one step.
+        let mut seen = HashSet::with_capacity(found.len());
+        let keys: Vec<_> = found
             .into_iter()
-            .filter(|key| !keys::is_beside(key))
+            .filter(|key| seen.insert(key.clone()) && !keys::is_beside(key))
             .filter_map(|key| Candidate::of(key, pattern))
             .collect();
         let types =
@@ -148,14 +151,13 @@ impl Inner {
                 Ok(Word(kind)) if kind == "hash" => hashes.extend(candidate.hash),
                 Ok(Word(kind)) if kind == "zset" => semaphores.extend(candidate.permits),
                 Ok(_) => {}
-                Err(_) => page.incomplete = true,
+                Err(_) => *incomplete = true,
             }
         }
-        page.locks = self.read_hashes(shard, hashes, &mut page.incomplete).await?;
-        let found = self.read_semaphores(shard, semaphores, &mut page.incomplete).await?;
-        page.locks.extend(found);
-        self.count_waiters(shard, &mut page.locks).await?;
-        Ok(page)
+        let mut locks = self.read_hashes(shard, hashes, incomplete).await?;
+        locks.extend(self.read_semaphores(shard, semaphores, incomplete).await?);
+        self.count_waiters(shard, &mut locks).await?;
+        Ok((locks, next))
     }
 
     /// Reads locks, fair locks and read/write locks; skips other hashes.

@@ -4,7 +4,6 @@
 //! together. An answer counts only if the server that gave it still serves the name.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -18,9 +17,6 @@ use super::reply::Renewals;
 use super::shard::Written;
 use super::{Inner, fair, lock, name, permits, rw, script};
 use crate::backend::{Fault, Kind, Renew, Renewed};
-
-/// How long the renewals of a batch that is split wait for each other: a key may have moved to a node that hangs.
-const HUNG: Duration = Duration::from_secs(1);
 
 /// One script for holds, or queue positions, of one kind.
 fn request(batch: &[&Renew], wakes: Wakes) -> Option<Command<Renewals>> {
@@ -97,7 +93,8 @@ impl Inner {
         let mut alone: FuturesUnordered<_> = alone.collect();
         let mut answers = vec![Err(Fault::unanswered("no answer in time")); batch.len()];
         let mut next = alone.next().await;
-        let until = Instant::now() + HUNG;
+        // A key may have moved to a node that hangs.
+        let until = Instant::now() + Renew::patience(batch.iter().copied());
         while let Some((n, answer)) = next {
             answers.splice(n..=n, answer);
             next = timeout_at(until, alone.next()).await.unwrap_or(None);

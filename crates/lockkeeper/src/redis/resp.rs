@@ -23,7 +23,8 @@ const LINE_MAX: usize = 64 * 1024;
 /// The deepest nesting. Our replies have at most three levels.
 const DEPTH_MAX: usize = 32;
 
-/// The largest reply, in bytes of memory. The server may send a whole value of another program, of up to
+/// The largest reply, in bytes of memory, beside the input: a value of another program stands twice while it is
+/// copied. The server may send a whole value of another program, of up to
 /// 512 MiB. A smaller limit would end the connection again and again for a key that is merely not a lock.
 pub(super) const REPLY_MAX: usize = 640 * 1024 * 1024;
 
@@ -112,7 +113,9 @@ impl Parser {
                 return Ok((at, None));
             };
             at += length;
-            self.size += length + ELEMENT;
+            // Each byte of an error that is not UTF-8 becomes three.
+            let is_error = matches!(token, Token::Value(Value::Error(_)));
+            self.size += if is_error { 3 * length } else { length } + ELEMENT;
             if self.size > self.limit {
                 return Err(Malformed("a reply is too large"));
             }
@@ -521,15 +524,18 @@ mod tests {
                 _ => 0,
             }
         }
-        for element in ["_\r\n", "*0\r\n", "*1\r\n_\r\n", "$1\r\na\r\n", "-E x\r\n"] {
+        let error = [b"-", &[b'\xff'; 1000][..], b"\r\n"].concat();
+        for element in
+            [&b"_\r\n"[..], b"*0\r\n", b"*1\r\n_\r\n", b"$1\r\na\r\n", b"-E x\r\n", &error]
+        {
             for head in ["*9999999\r\n", "%9999999\r\n", ">9999999\r\n"] {
                 let mut parser = Parser::new(HANDSHAKE_MAX);
                 parser.parse(head.as_bytes()).unwrap();
                 let many = HANDSHAKE_MAX / element.len();
-                let parsed = (0..many).try_for_each(|_| parser.parse(element.as_bytes()).map(drop));
-                assert_eq!(parsed, Err(Malformed("a reply is too large")), "{head}{element}");
+                let parsed = (0..many).try_for_each(|_| parser.parse(element).map(drop));
+                assert_eq!(parsed, Err(Malformed("a reply is too large")), "{head}{element:?}");
                 let items = std::mem::take(&mut parser.open[0].items);
-                assert!(memory(&Value::Array(items)) <= HANDSHAKE_MAX, "{head}{element}");
+                assert!(memory(&Value::Array(items)) <= HANDSHAKE_MAX, "{head}{element:?}");
             }
         }
     }

@@ -73,7 +73,7 @@ async fn a_server_without_tls_is_reported() {
         let connecting = Client::connect_with(&url, options());
         let answer = within(SOON + SOON, "an answer", connecting).await;
         let said = assert_unreachable(&answer);
-        assert!(said.contains("does not speak TLS: use redis://"), "{said}");
+        assert!(said.contains("does not speak TLS: write redis instead of rediss"), "{said}");
     }
 }
 

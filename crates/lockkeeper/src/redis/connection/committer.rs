@@ -306,9 +306,12 @@ impl Rounds {
                 Err(fault) => {
                     self.warn(&fault);
                     set(State::Refused(*epoch, fault));
-                    // It may never pass: less and less often.
-                    let pause = (shared.options.max_backoff * failures)
-                        .min(shared.options.redis.keep_alive);
+                    // It may never pass: less and less often, unless locks wait for it.
+                    let pause = match shared.terms.is_strict {
+                        true => Duration::ZERO,
+                        false => (shared.options.max_backoff * failures)
+                            .min(shared.options.redis.keep_alive),
+                    };
                     tokio::select! {
                         () = sleep(pause) => {}
                         () = follower.changed() => {}

@@ -413,6 +413,23 @@ mod tests {
         }
     }
 
+    /// As the time of this thread grows, which the load of the machine does not change.
+    #[test]
+    fn abandoning_a_request_costs_the_same_however_many_wait() {
+        use rustix::time::{ClockId, clock_gettime};
+        let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
+        let cost = |count: usize| {
+            let mut requests = Requests::default();
+            let slots: Vec<_> = (0..count).map(|_| add(&mut requests, "a")).collect();
+            let begun = now();
+            slots.into_iter().rev().for_each(|slot| requests.abandon(slot));
+            (now() - begun).as_secs_f64() / count as f64
+        };
+        let least = |count| (0..3).map(|_| cost(count)).fold(f64::MAX, f64::min);
+        let (few, many) = (least(1_000), least(16_000));
+        assert!(many < 6.0 * few, "{few} s each, then {many} s");
+    }
+
     #[test]
     fn an_answer_that_no_caller_has_seen_does_not_count_after_the_primary_has_changed() {
         let mut requests = connected();

@@ -78,7 +78,9 @@ pub(super) async fn connect(address: &Address, options: &ClientOptions) -> io::R
 
 #[cfg(feature = "tls")]
 fn no_tls() -> io::Error {
-    io::Error::other("the server does not speak TLS: use redis://, or its port for TLS")
+    io::Error::other(
+        "the server does not speak TLS: write redis instead of rediss in the URL, or use its port for TLS",
+    )
 }
 
 /// Asks a server without TLS. Fails if the answer is not that of a Redis server.

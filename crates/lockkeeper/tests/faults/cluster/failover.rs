@@ -123,62 +123,91 @@ async fn a_stopped_shard_costs_no_hold_on_another() {
     taken(&lock_of(&client, Kind::Lock, &name)).await.release().await.expect("held");
 }
 
-const LEASE: Duration = Duration::from_secs(8);
+/// Each renewal waits for a part of its lease only.
+const LEASES: [u64; 2] = [8_000, 1_500];
 
 /// The answer to a renewal that fails comes after the lease has ended.
-fn slow_to_fail() -> ClientOptions {
-    options().watchdog_timeout(LEASE).response_timeout(LEASE - ms(1000))
+fn slow_to_fail(lease: Duration) -> ClientOptions {
+    options().watchdog_timeout(lease).response_timeout(lease * 7 / 8)
 }
 
 /// A slot is being moved to a node that does not answer. Its hold is lost; another one, which is renewed at the
 /// same time, is not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_on_its_way_to_a_silent_node_costs_no_hold_in_another() {
-    let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
-    let client = connected(&cluster, slow_to_fail()).await;
-    // More holds than are renewed at once, in the slot that is renewed first.
-    let mut names = cluster.names_on(0, 2);
-    names.sort_by_key(|name| Cluster::slot_of(name));
-    let many: Vec<_> = (0..1100).map(|n| format!("{{{}}}{n}", names[0])).collect();
-    let stays = taken(&lock_of(&client, Kind::Lock, &names[1])).await;
-    let acquiring = many.iter().map(|name| client.lock(name).lock());
-    let moves = join_all(acquiring).await.into_iter().collect::<Result<Vec<_>, _>>();
-    let moves = moves.expect("free");
-    on(&cluster, move |cluster| {
-        cluster.begin_migration(Cluster::slot_of(&names[0]), 1);
-        assert!(many.iter().all(|name| cluster.move_key(name)));
-    })
-    .await;
-    cluster.node(1).proxy().black_hole(true);
-    let reason = within(LEASE + PATIENCE, "the loss", moves[0].lost()).await;
-    assert_eq!(reason, LostReason::Unreachable);
-    tokio::time::sleep(LEASE / 4).await;
-    assert!(!stays.is_lost());
-    stays.release().await.expect("held");
+    for lease in LEASES.map(ms) {
+        let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
+        let client = connected(&cluster, slow_to_fail(lease)).await;
+        // More holds than are renewed at once, in the slot that is renewed first.
+        let mut names = cluster.names_on(0, 2);
+        names.sort_by_key(|name| Cluster::slot_of(name));
+        let many: Vec<_> = (0..1100).map(|n| format!("{{{}}}{n}", names[0])).collect();
+        let stays = taken(&lock_of(&client, Kind::Lock, &names[1])).await;
+        let acquiring = many.iter().map(|name| client.lock(name).lock());
+        let moves = join_all(acquiring).await.into_iter().collect::<Result<Vec<_>, _>>();
+        let moves = moves.expect("free");
+        on(&cluster, move |cluster| {
+            cluster.begin_migration(Cluster::slot_of(&names[0]), 1);
+            assert!(many.iter().all(|name| cluster.move_key(name)));
+        })
+        .await;
+        cluster.node(1).proxy().black_hole(true);
+        let reason = within(lease + PATIENCE, "the loss", moves[0].lost()).await;
+        assert_eq!(reason, LostReason::Unreachable);
+        tokio::time::sleep(lease / 4).await;
+        assert!(!stays.is_lost());
+        stays.release().await.expect("held");
+    }
 }
 
 /// Of two locks of one slot only one has moved to the node that does not answer, and the only mutex of that slot,
 /// which another script renews.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_on_its_way_to_a_silent_node_costs_no_other_hold_of_its_slot() {
-    let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
-    let client = connected(&cluster, slow_to_fail()).await;
-    let tag = cluster.name_on(0);
-    let names = ["stays", "moves", "mutex"].map(|name| format!("{{{tag}}}{name}"));
-    let stays = taken(&lock_of(&client, Kind::Lock, &names[0])).await;
-    let moves = taken(&lock_of(&client, Kind::Lock, &names[1])).await;
-    let mutex = taken(&lock_of(&client, Kind::Mutex, &names[2])).await;
-    on(&cluster, move |cluster| {
-        cluster.begin_migration(Cluster::slot_of(&names[0]), 1);
-        assert!(names[1..].iter().all(|name| cluster.move_key(name)));
-    })
-    .await;
-    cluster.node(1).proxy().black_hole(true);
-    for moved in [moves, mutex] {
-        let reason = within(LEASE + PATIENCE, "the loss", moved.lost()).await;
-        assert_eq!(reason, LostReason::Unreachable);
+    for lease in LEASES.map(ms) {
+        let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
+        let client = connected(&cluster, slow_to_fail(lease)).await;
+        let tag = cluster.name_on(0);
+        let names = ["stays", "moves", "mutex"].map(|name| format!("{{{tag}}}{name}"));
+        let stays = taken(&lock_of(&client, Kind::Lock, &names[0])).await;
+        let moves = taken(&lock_of(&client, Kind::Lock, &names[1])).await;
+        let mutex = taken(&lock_of(&client, Kind::Mutex, &names[2])).await;
+        on(&cluster, move |cluster| {
+            cluster.begin_migration(Cluster::slot_of(&names[0]), 1);
+            assert!(names[1..].iter().all(|name| cluster.move_key(name)));
+        })
+        .await;
+        cluster.node(1).proxy().black_hole(true);
+        for moved in [moves, mutex] {
+            let reason = within(lease + PATIENCE, "the loss", moved.lost()).await;
+            assert_eq!(reason, LostReason::Unreachable);
+        }
+        tokio::time::sleep(lease / 4).await;
+        assert!(!stays.is_lost());
+        stays.release().await.expect("held");
     }
-    tokio::time::sleep(LEASE / 4).await;
-    assert!(!stays.is_lost());
-    stays.release().await.expect("held");
+}
+
+/// The connection to a shard breaks after its answer to `SCAN`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_that_is_lost_during_a_list_costs_no_lock_of_another() {
+    let cluster = started(Cluster::builder(Shape::Primaries).proxied()).await;
+    let client = connected(&cluster, options()).await;
+    let names = [0, 1, 2].map(|shard| cluster.name_on(shard));
+    let _held = join_all(names.iter().map(|name| client.lock(name).lock())).await;
+    for lost in 0..3 {
+        let proxy = cluster.node(lost).proxy();
+        proxy.drop_replies_once_after_request_matching(b"\r\nTYPE\r\n");
+        let (mut listing, mut found) = (client.inspector().list("*"), Vec::new());
+        while let Some(page) = within(PATIENCE, "a page", listing.next()).await.expect("no error") {
+            found.extend(page.into_iter().map(|lock| lock.name.to_string()));
+        }
+        let mut others = names.to_vec();
+        others.remove(lost);
+        found.sort_unstable();
+        others.sort_unstable();
+        assert_eq!(found, others);
+        let [error] = listing.errors() else { panic!("{:?}", listing.errors()) };
+        assert!(error.to_string().contains(&proxy.port().to_string()), "{error}");
+    }
 }

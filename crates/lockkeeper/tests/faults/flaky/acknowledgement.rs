@@ -97,6 +97,8 @@ async fn a_renewal_that_is_unacknowledged_after_the_loss_is_undone() {
     let ours = Client::with_backend(slow.backend(), ClientOptions::new()).unwrap();
     sleep(HOUR).await;
     let guard = ours.lock("it").lock().await.unwrap();
+    // Checked once its client listens.
+    sleep(ms(10)).await;
     slow.script([Gate::Slow(WATCHDOG_TIMEOUT)]);
     unacknowledged.script([Gate::Unacknowledge]);
     assert_eq!(guard.lost().await, LostReason::Unreachable);

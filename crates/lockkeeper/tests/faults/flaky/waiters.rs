@@ -1,14 +1,19 @@
 //! Waiters and single attempts at a store that does not answer or refuses.
 
-use std::future::ready;
+use std::future::{pending, ready};
 use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockkeeper::backend::{Answer, Backend, Fault, Release, Resource, Subscription, Topic};
+use lockkeeper::backend::{
+    Answer, Backend, Fault, List, Page, Release, Resource, Subscription, Topic,
+};
 use lockkeeper::stores::Memory;
-use lockkeeper::{Client, ClientOptions, Error, Kind, LockName, LostReason, MultiLock, OwnerId};
+use lockkeeper::{
+    Client, ClientOptions, Error, Kind, LockName, LostReason, MultiLock, OwnerId, RunError,
+};
 use testkit::{Flaky, Gate, Verb};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{HOUR, SETTLE, flaky, flaky_with, silence};
@@ -389,19 +394,64 @@ async fn force_releases_from_before_the_store_listens_are_noticed_with_their_rea
     }
 }
 
+/// A store that does not answer when its locks are listed.
+#[derive(Debug)]
+struct ListHangs(Arc<dyn Backend>, bool);
+
+impl Backend for ListHangs {
+    testkit::forward!(0: capabilities acquire release renew adjust inspect subscribe check close);
+
+    fn list(&self, list: List) -> Answer<Page> {
+        if self.1 { Box::pin(pending()) } else { self.0.list(list) }
+    }
+}
+
+/// Deletes the lock `it` of this client.
+async fn delete(store: &Memory, owner: OwnerId) {
+    let resource = Resource { kind: Kind::Lock, name: LockName::from("it") };
+    assert!(store.release(Release::new(resource, owner)).await.is_ok());
+}
+
 /// A hold of less than a second is deleted: it may have been force-released, which is looked up. It does not count as
-/// held meanwhile.
+/// held meanwhile, and its loss is declared soon, and before its deadline.
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_has_vanished_is_lost_while_the_reason_is_looked_up() {
+    for (watchdog, hangs, latest) in [(30_000, false, 510), (30_000, true, 510), (300, true, 300)] {
+        let memory = Memory::new();
+        let store: Arc<dyn Backend> = Arc::new(ListHangs(memory.clone(), hangs));
+        let options = ClientOptions::new().watchdog_timeout(ms(watchdog));
+        let client = Client::with_backend(store, options).unwrap();
+        sleep(HOUR).await;
+        let guard = client.lock("it").lock().await.unwrap();
+        let start = Instant::now();
+        delete(&memory, guard.owner_id()).await;
+        let lost = tokio::spawn(guard.lost());
+        sleep(ms(10)).await;
+        assert!(guard.is_lost() && !lost.is_finished());
+        assert_eq!(joined(lost).await, LostReason::Deleted);
+        let took = start.elapsed();
+        assert!(took < ms(latest), "{took:?} with {watchdog} ms");
+    }
+}
+
+/// The work does not wake by itself.
+#[tokio::test(start_paused = true)]
+async fn work_is_dropped_as_soon_as_its_lock_has_vanished() {
     let memory = Memory::new();
-    let options = ClientOptions::new().watchdog_timeout(ms(1_500));
-    let client = Client::with_backend(memory.clone(), options).unwrap();
-    let guard = client.lock("it").lock().await.unwrap();
-    let resource = Resource { kind: Kind::Lock, name: LockName::from("it") };
-    assert!(memory.release(Release::new(resource, guard.owner_id())).await.is_ok());
-    let lost = tokio::spawn(guard.lost());
-    // The first renewal is due.
-    sleep(ms(510)).await;
-    assert!(guard.is_lost() && !lost.is_finished());
-    assert_eq!(joined(lost).await, LostReason::Deleted);
+    let client = Client::with_backend(memory.clone(), ClientOptions::new()).unwrap();
+    sleep(HOUR).await;
+    let (working, dropped) = oneshot::channel::<()>();
+    let start = Instant::now();
+    let lock = client.lock("it");
+    let run = lock.run(|hold| async move {
+        let _working = working;
+        delete(&memory, hold.owner_id()).await;
+        pending::<()>().await;
+    });
+    let (ended, took) = tokio::join!(run, async {
+        assert!(dropped.await.is_err());
+        start.elapsed()
+    });
+    assert!(took < ms(100), "{took:?}");
+    assert!(matches!(ended, Err(RunError::Lost { reason: LostReason::Deleted, .. })), "{ended:?}");
 }

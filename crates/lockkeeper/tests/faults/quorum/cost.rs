@@ -129,3 +129,28 @@ async fn a_hold_is_repaired_soon_while_many_wait() {
     }
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
+
+/// The hold of another client is in the way at a member, and goes away long before the next renewal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_repair_is_tried_again() {
+    let quorum = start(Quorum::builder(3).proxied()).await;
+    drop(trusted(&quorum).await);
+    let options = quorum_options().watchdog_timeout(Duration::from_secs(30));
+    let client = connect(&quorum.url(), options).await;
+    // The first hold of a client is renewed once the members listen for notices to it.
+    let proxy = quorum.node(0).proxy();
+    let renewed = proxy.expect_request(b"left < ttl then");
+    let _other = client.lock("other").lock().await.expect("free");
+    renewed.wait().await;
+    let member = quorum.server(0);
+    member.cli(&["HSET", "job", "6e0c0000-0000-4000-8000-000000000000:1", "1"]).ok();
+    // The vote, and the repairs.
+    let acquires = proxy.expect_request(b"'HSET', KEYS[1], ARGV[1], '1'");
+    let guard = client.lock("job").lock().await.expect("free on two members");
+    // The first repair was answered.
+    within(SOON, "another", acquires.wait_for(3)).await;
+    member.cli(&["DEL", "job"]).ok();
+    let field = guard.owner_id().to_string();
+    let is_held = || member.cli(&["HEXISTS", "job", &field]).int() == 1;
+    eventually(SOON, "repaired", is_held).await;
+}
