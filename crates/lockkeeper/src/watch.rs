@@ -2,13 +2,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::LockName;
 use crate::backend::{BoxFuture, LockInfo};
 use crate::error::Result;
 use crate::inspector::{Inspector, Listing, is_hidden};
+use crate::poison::unpoisoned;
 
 /// The default interval of a watch.
 const EVERY: Duration = Duration::from_secs(1);
@@ -120,7 +121,7 @@ impl Watch {
     /// Lists the locks, in a look that outlives the caller: on a large store, or with an impatient
     /// caller, a look that starts anew each time would never finish.
     async fn looked_around(&mut self) -> Result<Seen> {
-        let looking = self.looking.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let looking = unpoisoned(self.looking.0.get_mut());
         let under_way = match looking {
             Some(under_way) => under_way,
             None => {

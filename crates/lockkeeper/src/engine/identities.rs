@@ -21,11 +21,12 @@
 //! An operator who force-releases a holder that was shown may hit a later hold of the same client.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::{Tick, lock};
 use crate::backend::Subscription;
+use crate::poison::unpoisoned;
 use crate::{LockName, OwnerId};
 
 /// How long an identity is kept.
@@ -102,7 +103,7 @@ impl Identities {
 
     /// Forgets all of them in a forked child: they are the parent's.
     pub(super) fn forget(&mut self) {
-        let idle = self.idle.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let idle = unpoisoned(self.idle.get_mut());
         std::mem::forget(std::mem::take(idle));
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use crate::backend::{Backend, Capabilities, ClientInfo, Fault, Fenced, Kind, Lan
 use crate::carrier::{self, Call, Carrier};
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::options::{ClientOptions, MAX_LEASE};
+use crate::poison::locked as lock;
 use crate::{LockName, Owner};
 
 pub(crate) mod acquire;
@@ -392,10 +393,6 @@ pub(crate) fn lease_millis(resource: &Resource, lease: Duration) -> Result<u64> 
 /// Returns a random duration between half of `span` and all of it.
 fn jittered(span: Duration) -> Duration {
     span.mul_f64(0.5 + fastrand::f64() / 2.0)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the outcome of `work`, or `None` when `limit` comes first. Reads the clock and sets a

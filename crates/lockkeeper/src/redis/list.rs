@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use uuid::Uuid;
 
@@ -374,8 +374,8 @@ pub(super) fn cursor(index: u64) -> Vec<u8> {
 }
 
 /// The local clock, only for display; the scripts decide by the server's clock.
-fn now_ms() -> u128 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
+fn now_ms() -> u64 {
+    model::millis(SystemTime::now())
 }
 
 /// Reads only some fields of a hash: one with other data may have millions.

@@ -16,12 +16,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::check::wall;
 use super::command::Command;
 use super::locked;
 use super::publish::Wakes;
@@ -388,7 +389,6 @@ impl Redis {
 
     /// How far the clock of the server is ahead of this machine's, in milliseconds.
     pub(crate) async fn clock_ahead(&self) -> Result<i64, Fault> {
-        let wall = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let before = wall();
         let Time(theirs) = self.inner.route.call(b"", Command::plain("TIME")).await?;
         let ours = (before + wall()) / 2;

@@ -17,6 +17,7 @@ use crate::backend::{
 use crate::error::{Error, Phase, Result as ClientResult};
 use crate::model;
 use crate::options::ClientOptions;
+use crate::poison::locked;
 use crate::{LockName, OwnerId};
 use command::{Command, Script};
 use member::Membership;
@@ -175,11 +176,6 @@ const VICTIMS_MAX: usize = 1000;
 
 /// How long the announcement of a holder is waited for: it is only for people.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(1);
-
-/// Locks a mutex, whatever has panicked while it was locked.
-fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
 
 fn name(resource: &Resource) -> &[u8] {
     resource.name.as_bytes()

@@ -31,7 +31,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -49,7 +49,7 @@ use super::shard::Shard;
 use super::slot::{self, SLOTS};
 use crate::backend::{Fault, Lane};
 use crate::options::ClientOptions;
-use crate::redis::locked;
+use crate::poison::{locked, unpoisoned};
 
 mod leads;
 mod redirects;
@@ -254,11 +254,11 @@ impl Cluster {
     }
 
     pub(crate) fn shards(&self) -> Vec<Arc<Shard>> {
-        self.shards.read().unwrap_or_else(PoisonError::into_inner).clone()
+        unpoisoned(self.shards.read()).clone()
     }
 
     fn shard(&self, index: usize) -> Arc<Shard> {
-        Arc::clone(&self.shards.read().unwrap_or_else(PoisonError::into_inner)[index])
+        Arc::clone(&unpoisoned(self.shards.read())[index])
     }
 
     pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Shard>> {
@@ -306,7 +306,7 @@ impl Cluster {
 
     /// Whether all shards can revoke lost requests.
     pub(super) fn fences(&self) -> bool {
-        let shards = self.shards.read().unwrap_or_else(PoisonError::into_inner);
+        let shards = unpoisoned(self.shards.read());
         shards.iter().all(|shard| shard.connection.fences())
     }
 
