@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::latch_openings::{Beginning, Openings};
-use super::{Fault, Kind, Resource};
+use super::{Answer, Fault, Kind, Resource};
 use crate::poison::locked;
 use crate::{LockName, OwnerId};
 
@@ -218,6 +218,22 @@ impl Subscriptions {
         (self.inner.on_edge)(&subscription.cell.topic, Edge::First);
         drop(topics);
         subscription
+    }
+
+    /// Subscribes. The answer comes when the store has confirmed it.
+    pub(crate) fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
+        let subscription = match topic {
+            // A `0` published earlier must not open the latch.
+            Topic::Latch(_) => self.join_anew(topic),
+            // A local topic: there is no confirmation by the store to wait for.
+            Topic::Reconnected => {
+                let subscription = self.join(topic);
+                self.confirm(&Topic::Reconnected);
+                subscription
+            }
+            _ => self.join(topic),
+        };
+        Box::pin(subscription.confirmed())
     }
 
     /// Counts a request to the store to listen on `topic`.

@@ -247,20 +247,11 @@ impl Backend for File {
     }
 
     fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
-        let hub = &self.inner.hub;
-        let subscription = match topic {
-            // A `0` published earlier must not open the latch.
-            Topic::Latch(_) => hub.join_anew(topic.clone()),
-            _ => hub.join(topic.clone()),
-        };
-        if self.inner.orders.0.is_closing() {
-            return Box::pin(std::future::ready(Err(Fault::Closed)));
+        let subscription = self.inner.hub.subscribe(topic);
+        match self.inner.orders.0.is_closing() {
+            true => Box::pin(std::future::ready(Err(Fault::Closed))),
+            false => subscription,
         }
-        if topic == Topic::Reconnected {
-            // A local topic: there is no confirmation by the file to wait for.
-            hub.confirm(&topic);
-        }
-        Box::pin(subscription.confirmed())
     }
 
     fn close(&self) -> BoxFuture<()> {

@@ -450,16 +450,7 @@ impl Backend for Redis {
         if let Some(fault) = is_closed.or_else(is_unfit) {
             return Box::pin(std::future::ready(Err(fault)));
         }
-        let subscription = match topic {
-            // A `0` published earlier must not open the latch.
-            Topic::Latch(_) => self.inner.hub.join_anew(topic.clone()),
-            _ => self.inner.hub.join(topic.clone()),
-        };
-        if topic == Topic::Reconnected {
-            // A local topic: there is no confirmation by the server to wait for.
-            self.inner.hub.confirm(&topic);
-        }
-        Box::pin(subscription.confirmed())
+        self.inner.hub.subscribe(topic)
     }
 
     fn close(&self) -> BoxFuture<()> {

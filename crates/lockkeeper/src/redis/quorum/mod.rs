@@ -362,12 +362,7 @@ impl Backend for Quorum {
         if self.inner.is_closed() {
             return Box::pin(std::future::ready(Err(Fault::Closed)));
         }
-        let subscription = self.inner.hub.join(topic.clone());
-        if topic == Topic::Reconnected {
-            // A local topic: there is no confirmation to wait for.
-            self.inner.hub.confirm(&topic);
-        }
-        Box::pin(subscription.confirmed())
+        self.inner.hub.subscribe(topic)
     }
 
     fn list(&self, request: List) -> Answer<Page> {
