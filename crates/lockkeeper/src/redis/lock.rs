@@ -185,7 +185,7 @@ impl Inner {
 
 pub(super) fn held_by(holder: &Holder, owner: &OwnerId) -> Attempt {
     match holder {
-        Some(id) if id != owner.encode(&mut OwnerId::encode_buffer()) => Attempt::busy(None),
+        Some(id) if *id != owner.to_string().into_bytes() => Attempt::busy(None),
         _ => Attempt::GRANTED,
     }
 }
