@@ -142,19 +142,10 @@ impl Replicated {
 
     /// Finds the primary for the first time, within the connect timeout.
     pub(super) async fn find_first(&self, primary: &Primary) -> Result<(), Fault> {
-        let until = Instant::now() + self.options.connect_timeout;
-        loop {
-            match self.find(&self.ask_all().await) {
-                Ok(server) => {
-                    self.follow(primary, server);
-                    return Ok(());
-                }
-                Err(fault) if !fault.may_pass() || Instant::now() + AGAIN >= until => {
-                    return Err(fault);
-                }
-                Err(_) => sleep(AGAIN).await,
-            }
-        }
+        let attempt = || async {
+            self.find(&self.ask_all().await).map(|server| self.follow(primary, server))
+        };
+        asker::until_found(&self.options, AGAIN, attempt).await
     }
 
     fn follow(&self, primary: &Primary, server: &Server) {

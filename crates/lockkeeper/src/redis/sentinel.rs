@@ -96,18 +96,11 @@ impl Sentinel {
 
     /// Finds the primary for the first time, within the connect timeout.
     pub(super) async fn find_first(&self, primary: &Primary) -> Result<(), Fault> {
-        let until = Instant::now() + self.options.connect_timeout;
-        loop {
+        let attempt = || async {
             let answers = self.ask_all(false).await;
-            if self.find(&answers, primary) {
-                return Ok(());
-            }
-            let fault = self.why_not(&answers);
-            if !fault.may_pass() || Instant::now() + AGAIN >= until {
-                return Err(fault);
-            }
-            sleep(AGAIN).await;
-        }
+            if self.find(&answers, primary) { Ok(()) } else { Err(self.why_not(&answers)) }
+        };
+        asker::until_found(&self.options, AGAIN, attempt).await
     }
 
     /// Says why no primary was found.
