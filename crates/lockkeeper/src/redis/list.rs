@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use uuid::Uuid;
 
 use super::command::{Argument, Command};
+use super::publish::Wakes;
 use super::reply::{ForcedLog, Reply, Scan, Word, ttl};
 use super::resp::Value;
 use super::shard::Shard;
@@ -111,8 +112,10 @@ impl Inner {
         // The permit key of a semaphore matches no pattern for its name, so SCAN gets no pattern. A
         // pattern for all names need not be matched at all.
         let mut at = self.position(request);
-        let mut page = std::mem::take(&mut at.page);
+        let page = std::mem::take(&mut at.page);
         let Some(shard) = &at.shard else { return Ok(page) };
+        let mut read = ShardRead { shard, wakes: self.wakes, page };
+        let page = &mut read.page;
         let (keys, next) = match self.scan(shard, at.from, request.limit).await {
             Ok(found) => found,
             // The locks of other shards can still be listed.
@@ -151,81 +154,10 @@ impl Inner {
                 Err(_) => page.incomplete = true,
             }
         }
-        page.locks = self.read_hashes(shard, hashes, &mut page.incomplete).await?;
-        let found = self.read_semaphores(shard, semaphores, &mut page.incomplete).await?;
-        page.locks.extend(found);
-        self.count_waiters(shard, &mut page.locks).await?;
-        Ok(page)
-    }
-
-    /// Reads locks, fair locks and read/write locks; skips other hashes.
-    async fn read_hashes(
-        &self,
-        shard: &Shard,
-        names: Vec<LockName>,
-        incomplete: &mut bool,
-    ) -> Result<Vec<LockInfo>, Fault> {
-        let lengths = names.iter().map(|name| of_key("LLEN", keys::queue(name)));
-        let (fields, ttls, lengths) = tokio::try_join!(
-            shard.connection.read(names.iter().map(some_fields).collect()),
-            shard.connection.read(names.iter().map(|n| of_key("PTTL", n.as_bytes())).collect()),
-            shard.connection.read::<i64>(lengths.collect())
-        )?;
-        let (mut found, mut shared) = (Vec::new(), Vec::new());
-        for (((name, fields), left), queued) in names.into_iter().zip(fields).zip(ttls).zip(lengths)
-        {
-            let (Ok(fields), Ok(left)) = (fields, left) else {
-                // The key may have changed its type meanwhile, or the user may not read it.
-                *incomplete = true;
-                continue;
-            };
-            // -2: the lock expired between the two reads.
-            let Some(hash) = Hash::parse(fields).filter(|_| left != -2) else { continue };
-            let queued = queued.ok().map(i64::unsigned_abs);
-            if hash.mode.is_some() || !hash.is_whole {
-                shared.push((name, hash, left));
-            } else {
-                found.extend(hash.listed(name, left, queued));
-            }
-        }
-        found.extend(self.read_shared(shard, shared, incomplete).await?);
-        Ok(found)
-    }
-
-    /// Reads read/write locks, which may have expired readers, and hashes too large to classify.
-    async fn read_shared(
-        &self,
-        shard: &Shard,
-        hashes: Vec<(LockName, Hash, i64)>,
-        incomplete: &mut bool,
-    ) -> Result<Vec<LockInfo>, Fault> {
-        let (whole, large): (Vec<_>, Vec<_>) = hashes.into_iter().partition(|(_, h, _)| h.is_whole);
-        let inspect = whole.iter().map(|(name, ..)| rw::inspect(name, self.wakes)).collect();
-        // A script that reads a large hash would block the server.
-        let modes = large.iter().map(|(name, ..)| mode(name)).collect();
-        let (answers, modes) =
-            tokio::try_join!(shard.connection.read(inspect), shard.connection.read(modes))?;
-        let mut found = Vec::new();
-        for ((name, hash, left), mode) in large.into_iter().zip(modes) {
-            let hash = mode.ok().flatten().map(|mode| Hash { mode: Some(mode), ..hash });
-            found.extend(hash.and_then(|hash| hash.listed(name, left, None)));
-        }
-        for ((name, ..), answer) in whole.into_iter().zip(answers) {
-            match answer {
-                Ok(held) => {
-                    let mut lock = held.lock(&Resource { kind: Kind::Read, name });
-                    if lock.holders.iter().any(|holder| !holder.shared) {
-                        lock.kind = Kind::Write;
-                    }
-                    found.extend((!lock.holders.is_empty()).then_some(lock));
-                }
-                Err(fault) if fault.may_pass() => return Err(fault),
-                // The key has changed its type.
-                Err(Fault::WrongKind { .. }) => {}
-                Err(_) => *incomplete = true,
-            }
-        }
-        Ok(found)
+        read.hashes(hashes).await?;
+        read.semaphores(semaphores).await?;
+        self.count_waiters(shard, &mut read.page.locks).await?;
+        Ok(read.page)
     }
 
     /// Counts the listening clients of all locks with one request.
@@ -321,36 +253,99 @@ impl Inner {
         })
     }
 
-    /// Reads the semaphores with acquired permits.
-    async fn read_semaphores(
-        &self,
-        shard: &Shard,
-        names: Vec<LockName>,
-        incomplete: &mut bool,
-    ) -> Result<Vec<LockInfo>, Fault> {
-        let (counted, taken) = tokio::try_join!(
-            shard.connection.read(names.iter().map(permits::inspect).collect()),
-            shard.connection.read(names.iter().map(taken).collect())
-        )?;
-        let mut found = Vec::new();
-        for ((name, counted), ids) in names.into_iter().zip(counted).zip(taken) {
-            let resource = Resource { kind: Kind::Permits, name };
-            match counted.map(|counted| with_permits(counted.lock(&resource), ids)) {
-                Ok(LockInfo { taken: 0, .. } | LockInfo { count: None, .. })
-                | Err(Fault::WrongKind { .. }) => {}
-                Ok(lock) => found.push(lock),
-                Err(fault) if fault.may_pass() => return Err(fault),
-                Err(_) => *incomplete = true,
-            }
-        }
-        Ok(found)
-    }
-
     async fn describe_permits(&self, resource: &Resource) -> Result<LockInfo, Fault> {
         let (name, key) = (&resource.name, resource.name.as_bytes());
         let counted = self.route.call(key, permits::inspect(name)).await?;
         let ids = self.route.read(key, vec![taken(name)]).await?.pop();
         Ok(with_permits(counted.lock(resource), ids.unwrap_or(Err(Fault::Closed))))
+    }
+}
+
+/// Reads the locks of some keys of one shard into a page.
+struct ShardRead<'a> {
+    shard: &'a Shard,
+    wakes: Wakes,
+    page: Page,
+}
+
+impl ShardRead<'_> {
+    /// Reads locks, fair locks and read/write locks; skips other hashes.
+    async fn hashes(&mut self, names: Vec<LockName>) -> Result<(), Fault> {
+        let connection = &self.shard.connection;
+        let lengths = names.iter().map(|name| of_key("LLEN", keys::queue(name)));
+        let (fields, ttls, lengths) = tokio::try_join!(
+            connection.read(names.iter().map(some_fields).collect()),
+            connection.read(names.iter().map(|n| of_key("PTTL", n.as_bytes())).collect()),
+            connection.read::<i64>(lengths.collect())
+        )?;
+        let mut shared = Vec::new();
+        for (((name, fields), left), queued) in names.into_iter().zip(fields).zip(ttls).zip(lengths)
+        {
+            let (Ok(fields), Ok(left)) = (fields, left) else {
+                // The key may have changed its type meanwhile, or the user may not read it.
+                self.page.incomplete = true;
+                continue;
+            };
+            // -2: the lock expired between the two reads.
+            let Some(hash) = Hash::parse(fields).filter(|_| left != -2) else { continue };
+            let queued = queued.ok().map(i64::unsigned_abs);
+            if hash.mode.is_some() || !hash.is_whole {
+                shared.push((name, hash, left));
+            } else {
+                self.page.locks.extend(hash.listed(name, left, queued));
+            }
+        }
+        self.shared(shared).await
+    }
+
+    /// Reads read/write locks, which may have expired readers, and hashes too large to classify.
+    async fn shared(&mut self, hashes: Vec<(LockName, Hash, i64)>) -> Result<(), Fault> {
+        let connection = &self.shard.connection;
+        let (whole, large): (Vec<_>, Vec<_>) = hashes.into_iter().partition(|(_, h, _)| h.is_whole);
+        let inspect = whole.iter().map(|(name, ..)| rw::inspect(name, self.wakes)).collect();
+        // A script that reads a large hash would block the server.
+        let modes = large.iter().map(|(name, ..)| mode(name)).collect();
+        let (answers, modes) = tokio::try_join!(connection.read(inspect), connection.read(modes))?;
+        for ((name, hash, left), mode) in large.into_iter().zip(modes) {
+            let hash = mode.ok().flatten().map(|mode| Hash { mode: Some(mode), ..hash });
+            self.page.locks.extend(hash.and_then(|hash| hash.listed(name, left, None)));
+        }
+        for ((name, ..), answer) in whole.into_iter().zip(answers) {
+            match answer {
+                Ok(held) => {
+                    let mut lock = held.lock(&Resource { kind: Kind::Read, name });
+                    if lock.holders.iter().any(|holder| !holder.shared) {
+                        lock.kind = Kind::Write;
+                    }
+                    self.page.locks.extend((!lock.holders.is_empty()).then_some(lock));
+                }
+                Err(fault) if fault.may_pass() => return Err(fault),
+                // The key has changed its type.
+                Err(Fault::WrongKind { .. }) => {}
+                Err(_) => self.page.incomplete = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the semaphores with acquired permits.
+    async fn semaphores(&mut self, names: Vec<LockName>) -> Result<(), Fault> {
+        let connection = &self.shard.connection;
+        let (counted, taken) = tokio::try_join!(
+            connection.read(names.iter().map(permits::inspect).collect()),
+            connection.read(names.iter().map(taken).collect())
+        )?;
+        for ((name, counted), ids) in names.into_iter().zip(counted).zip(taken) {
+            let resource = Resource { kind: Kind::Permits, name };
+            match counted.map(|counted| with_permits(counted.lock(&resource), ids)) {
+                Ok(LockInfo { taken: 0, .. } | LockInfo { count: None, .. })
+                | Err(Fault::WrongKind { .. }) => {}
+                Ok(lock) => self.page.locks.push(lock),
+                Err(fault) if fault.may_pass() => return Err(fault),
+                Err(_) => self.page.incomplete = true,
+            }
+        }
+        Ok(())
     }
 }
 
