@@ -166,29 +166,3 @@ impl Backend for Memory {
         at_once(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use uuid::Uuid;
-
-    use super::*;
-    use crate::OwnerId;
-
-    #[tokio::test]
-    async fn readers_and_writers_do_not_crowd_each_other_out() {
-        let memory = Memory::new();
-        let asked = |kind| {
-            let lock = Resource { kind, name: LockName::from("it") };
-            let owner = OwnerId::fresh(Uuid::new_v4());
-            memory.acquire(Acquire { waits: true, ..Acquire::new(lock, owner, 10_000) })
-        };
-        assert!(asked(Kind::Write).await.unwrap().is_granted());
-        let mut listening = Vec::new();
-        for _ in 0..3 {
-            listening.push(memory.subscribe(Topic::Rw(LockName::from("it"))).await.unwrap());
-        }
-        for kind in [Kind::Read, Kind::Write] {
-            assert!(matches!(asked(kind).await, Ok(Attempt::Busy { listeners: 0, .. })), "{kind}");
-        }
-    }
-}
