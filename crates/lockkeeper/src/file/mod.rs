@@ -49,11 +49,11 @@ mod write_queue;
 /// A file as a store.
 #[derive(Clone, Debug)]
 pub struct File {
-    inner: Arc<Inner>,
+    inner: Arc<FileInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct FileInner {
     orders: Orders,
     hub: Subscriptions,
     /// The path, without symbolic links.
@@ -157,7 +157,7 @@ impl File {
             .map_err(no_thread)?;
         let opened = timeout(options.connect_timeout + STUCK, opening).await;
         let path = opened.map_err(|_| stuck(false))?.map_err(|_| Fault::Closed)??;
-        let inner = Inner {
+        let inner = FileInner {
             orders,
             hub,
             identity: format!("file:{}", path.display()).into(),

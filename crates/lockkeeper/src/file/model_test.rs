@@ -60,7 +60,7 @@ fn part(names: &'static [&str], kinds: &'static [Kind]) -> impl Strategy<Value =
     )
 }
 
-/// Makes a request of the first part; `what` tells which.
+/// Makes a request of the first part; `what` says which.
 fn request(what: u8, parts: &[Part]) -> Request {
     let Part { resource, owner, count, ttl, number, flags: [a, b, c, d] } = parts[0].clone();
     let other = |index: usize| parts.get(index).map(|part| part.owner);

@@ -1,6 +1,6 @@
 //! What the thread of a file store is asked to do, and how it is woken for it.
 //!
-//! It sleeps in `poll(2)`, where it can hear of other processes, too; so it is woken by a byte in a pipe.
+//! It sleeps in `poll(2)`, where another process can wake it up, too; so it is woken by a byte in a pipe.
 //! At most one is written for each of its sleeps: while it is awake a request costs no system call.
 
 use std::collections::VecDeque;

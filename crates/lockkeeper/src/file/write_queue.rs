@@ -99,7 +99,7 @@ fn opened(log: &Path) -> rustix::io::Result<OwnedFd> {
     open(log, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// What the thread that waits and the one that writes tell each other.
+/// What the thread that waits and the one that writes exchange.
 #[derive(Debug)]
 struct Waiter {
     state: Mutex<TurnState>,

@@ -243,7 +243,7 @@ impl State {
 
     /// Renews or checks holds and queue positions.
     pub fn renew(&mut self, batch: &[Renew], now: u64) -> (Vec<Result<Renewed>>, Vec<Wake>) {
-        self.hear_all(batch, now);
+        self.record_heartbeats(batch, now);
         let mut all = Vec::new();
         let renew = |renew| {
             let renewed = self.renew_one(renew, now);
