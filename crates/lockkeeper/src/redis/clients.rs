@@ -7,14 +7,14 @@ use uuid::Uuid;
 
 use super::command::Command;
 use super::list::{cursor, index, of_key};
-use super::{Inner, keys, script};
+use super::{RedisInner, keys, script};
 use crate::backend::{
     Changed, ClientEntry, ClientInfo, Fault, Holding, Kind, List, Page, Resource, Seen,
 };
 use crate::model::{millis, time};
 use crate::{LockName, OwnerId};
 
-impl Inner {
+impl RedisInner {
     pub(super) async fn announce(&self, client: ClientEntry, ttl: u64) -> Result<Changed, Fault> {
         let ClientEntry { id, info, holds, more, seen } = client;
         let started = millis(info.started);

@@ -16,7 +16,7 @@ use super::reply::{ForcedLog, Reply, Scan, Word, ttl};
 use super::resp::Value;
 use super::shard::Shard;
 use super::slot::SLOTS;
-use super::{Inner, keys, permits, rw, script};
+use super::{RedisInner, keys, permits, rw, script};
 use crate::backend::{
     Fault, Holder, Kind, List, LockInfo, Page, Pattern, Resource, Select, Topic, Ttl,
 };
@@ -54,7 +54,7 @@ impl ScanPosition {
     }
 }
 
-impl Inner {
+impl RedisInner {
     fn position(&self, request: &List) -> ScanPosition {
         let Some(cluster) = self.route.cluster() else {
             let (shard, from) = (self.route.only().cloned(), index(request));
@@ -245,7 +245,7 @@ impl Inner {
             "string" => Kind::Mutex,
             "hash" => match fields.into_iter().find_map(|fields| Hash::parse(fields.ok()?)) {
                 Some(hash) => Hash { mode, ..hash }.kind(queued),
-                // Inspected as a lock, the error tells what the key is.
+                // Inspected as a lock, the error says what the key is.
                 None => Kind::Lock,
             },
             _ if queued => Kind::Fair,

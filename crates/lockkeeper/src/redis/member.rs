@@ -62,10 +62,10 @@ impl Group {
 pub(crate) struct Membership {
     pub(crate) group: Arc<Group>,
     pub(crate) index: usize,
-    state: Mutex<State>,
+    state: Mutex<MemberState>,
 }
 
-struct State {
+struct MemberState {
     /// It has joined once.
     has_joined: bool,
     /// Of the marker.
@@ -104,7 +104,7 @@ pub(crate) enum Trust {
 
 impl Membership {
     pub(crate) fn new(group: &Arc<Group>, index: usize) -> Arc<Self> {
-        let state = State {
+        let state = MemberState {
             has_joined: false,
             nonce: None,
             is_suspected: false,

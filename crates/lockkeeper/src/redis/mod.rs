@@ -66,7 +66,7 @@ pub(crate) mod url;
 /// A Redis server as a store.
 #[derive(Clone)]
 pub struct Redis {
-    inner: Arc<Inner>,
+    inner: Arc<RedisInner>,
 }
 
 impl fmt::Debug for Redis {
@@ -75,7 +75,7 @@ impl fmt::Debug for Redis {
     }
 }
 
-struct Inner {
+struct RedisInner {
     route: Route,
     wakes: Wakes,
     hub: Subscriptions,
@@ -92,7 +92,7 @@ struct Inner {
     membership: Option<Arc<Membership>>,
 }
 
-impl Drop for Inner {
+impl Drop for RedisInner {
     fn drop(&mut self) {
         self.closing.notify_one();
     }
@@ -131,16 +131,16 @@ impl Redis {
         membership: Option<Arc<Membership>>,
     ) -> Self {
         let closing = Arc::new(Notify::new());
-        let (told, end, options) = (hub.clone(), Arc::clone(&closing), options.clone());
+        let (listeners, end, options) = (hub.clone(), Arc::clone(&closing), options.clone());
         if let Some(shard) = route.only() {
             let primary = Arc::clone(&shard.primary);
-            tokio::spawn(pubsub::run(primary, options, told, orders, end));
+            tokio::spawn(pubsub::run(primary, options, listeners, orders, end));
         } else if let Some(cluster) = route.cluster() {
             let cluster = Arc::clone(cluster);
-            tokio::spawn(cluster_pubsub::run(cluster, wakes, options, told, orders, end));
+            tokio::spawn(cluster_pubsub::run(cluster, wakes, options, listeners, orders, end));
         }
         let identity = Arc::from(route.identity());
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(RedisInner {
             route,
             wakes,
             hub,
@@ -156,7 +156,7 @@ impl Redis {
     }
 }
 
-/// Tells all subscribers that a lane is connected again.
+/// Notifies all subscribers that a lane is connected again.
 fn reconnected(hub: &Subscriptions) -> impl Fn(Lane) + Send + Sync + 'static {
     let hub = hub.clone();
     move |lane| {
@@ -181,7 +181,7 @@ fn name(resource: &Resource) -> &[u8] {
     resource.name.as_bytes()
 }
 
-impl Inner {
+impl RedisInner {
     /// Rejects a name that the store cannot serve.
     fn fits(&self, name: &LockName) -> Result<(), Fault> {
         if self.wakes.is_cluster() { slot::check(name) } else { Ok(()) }
@@ -274,7 +274,8 @@ impl Inner {
                 answer => Ok(answer.is_ok()),
             }
         };
-        self.route.fences() && self.may_kill.get_or_try_init(ask).await.is_ok_and(|may| *may)
+        self.route.revokes_lost_requests()
+            && self.may_kill.get_or_try_init(ask).await.is_ok_and(|may| *may)
     }
 
     async fn release(&self, request: &Release) -> Result<Released, Fault> {
@@ -368,8 +369,8 @@ impl Inner {
     /// which may be down: then it stays unknown.
     async fn described(&self, holders: Vec<Holder>) -> Vec<Holder> {
         let described = holders.into_iter().map(async |mut holder: Holder| {
-            let asking = tokio::time::timeout(ANNOUNCED_WITHIN, self.client_of(&holder.stored));
-            if let Ok(Some(client)) = asking.await {
+            let found = tokio::time::timeout(ANNOUNCED_WITHIN, self.client_of(&holder.stored));
+            if let Ok(Some(client)) = found.await {
                 let owner: Option<OwnerId> = holder.id.parse().ok();
                 let hold = client.holds.iter().find(|hold| Some(hold.owner) == owner);
                 holder.describe(&client, hold);
@@ -386,11 +387,11 @@ impl Backend for Redis {
         let (key, route) = (name.as_bytes(), &self.inner.route);
         Capabilities {
             takes_together: true,
-            lane: route.standing(key).lane,
+            lane: route.authority(key).lane,
             group: route.group(key),
             permission_advice: "allow the user the commands, keys and channels that the manual \
                                 lists (manual::redis)",
-            ..Capabilities::new(route.fences(), identity)
+            ..Capabilities::new(route.revokes_lost_requests(), identity)
         }
     }
 

@@ -6,14 +6,14 @@
 //! has expired.
 
 use super::command::Command;
-use super::{Inner, keys, name, permits, script};
+use super::{RedisInner, keys, name, permits, script};
 use crate::OwnerId;
 use crate::backend::{Fault, Kind, Renew, Renewed};
 
 /// The most holds of a reader, as in the scripts.
 const HOLDS_MAX: u32 = 65_535;
 
-impl Inner {
+impl RedisInner {
     /// Renews or checks a hold key by key. Returns `None` for an entry that has no such form: its
     /// renewal has one key anyway, or it is a queue position.
     pub(super) async fn renew_in_steps(&self, renew: &Renew) -> Option<Result<Renewed, Fault>> {

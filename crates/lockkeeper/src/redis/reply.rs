@@ -26,13 +26,13 @@ pub(super) trait Reply: Sized {
 
 /// The form of a reply, without its type.
 #[derive(Clone, Copy)]
-pub(super) struct Form {
+pub(super) struct ReplyForm {
     fits: fn(&Value) -> bool,
     /// It is a list of this length.
     pub(super) each: Option<usize>,
 }
 
-impl Form {
+impl ReplyForm {
     pub(super) fn of<T: Reply>() -> Self {
         Self { fits: T::fits, each: None }
     }

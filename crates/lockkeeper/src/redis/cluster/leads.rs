@@ -51,7 +51,7 @@ impl Cluster {
         };
         let leads: Vec<_> = servers
             .iter()
-            .filter(|(n, server)| is_wanted(*n) || !map.outlasts_lead(*n, server, &shards[*n]))
+            .filter(|(n, server)| is_wanted(*n) || !map.overrules_lead(*n, server, &shards[*n]))
             .collect();
         // Two may exchange their servers.
         let moves = leads.iter().filter(|(index, server)| !shards[*index].primary.is(server));

@@ -18,7 +18,7 @@ use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::Inner;
+use super::QuorumInner;
 use super::acquire::{REJOIN, says};
 use super::fan::Fan;
 use super::votes::Votes;
@@ -30,10 +30,10 @@ type Answers = Vec<Result<Renewed, Fault>>;
 
 /// The holds that are being renewed.
 #[derive(Default)]
-pub(super) struct Renewing(Mutex<HashMap<OwnerId, State>>);
+pub(super) struct Renewing(Mutex<HashMap<OwnerId, RenewalState>>);
 
 #[derive(Default)]
-struct State {
+struct RenewalState {
     /// How many renewals are under way.
     count: u32,
     has_ended: bool,
@@ -77,7 +77,7 @@ impl Drop for Ending<'_> {
 
 /// A renewal under way.
 struct Renewal {
-    inner: Arc<Inner>,
+    inner: Arc<QuorumInner>,
     batch: Vec<Renew>,
     /// The answers of each member.
     answers: Vec<Option<Answers>>,
@@ -91,7 +91,7 @@ impl Drop for Renewal {
 }
 
 /// Renews holds. Repairs go on in the background.
-pub(super) async fn renew(inner: Arc<Inner>, batch: Vec<Renew>) -> Answers {
+pub(super) async fn renew(inner: Arc<QuorumInner>, batch: Vec<Renew>) -> Answers {
     // Those of similar leases together: the shortest one limits how long the members may take.
     let mut groups: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (entry, renew) in batch.iter().enumerate() {
@@ -113,7 +113,7 @@ pub(super) async fn renew(inner: Arc<Inner>, batch: Vec<Renew>) -> Answers {
     answers
 }
 
-async fn renew_group(inner: Arc<Inner>, batch: Vec<Renew>) -> Answers {
+async fn renew_group(inner: Arc<QuorumInner>, batch: Vec<Renew>) -> Answers {
     inner.renewing.begin(batch.iter().map(|renew| renew.owner));
     let requests = inner.members.iter().map(|member| member.renew(batch.clone())).enumerate();
     let mut fan = Fan::new(requests);
@@ -221,7 +221,7 @@ const COMPLETED_AFTER: Duration = Duration::from_millis(100);
 /// How often a repair is tried before the next renewal.
 const REPAIRS: usize = 4;
 
-impl Inner {
+impl QuorumInner {
     /// Stores a hold that was just granted on the members that have not granted it, in the background:
     /// then it survives the loss of a minority.
     pub(super) fn complete(
@@ -266,8 +266,9 @@ impl Inner {
         for _ in 0..REPAIRS {
             let mut fan = {
                 let states = locked(&self.renewing.0);
-                let stands = |one: &OwnerId| states.get(one).is_some_and(|state| !state.has_ended);
-                repairs.retain(|(_, renew, _)| stands(&renew.owner));
+                let is_valid =
+                    |one: &OwnerId| states.get(one).is_some_and(|state| !state.has_ended);
+                repairs.retain(|(_, renew, _)| is_valid(&renew.owner));
                 let boxed = repairs.iter().cloned().enumerate().map(|(n, (member, renew, ttl))| {
                     let store = self.members[member].clone();
                     (n, Box::pin(async move { store.repair(renew, ttl).await }) as Answer<Attempt>)

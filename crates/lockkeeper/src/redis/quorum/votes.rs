@@ -1,6 +1,6 @@
 //! The answers of the members to one request, and what they mean together.
 
-use super::Inner;
+use super::QuorumInner;
 use crate::backend::{Attempt, Fault, Ttl};
 use crate::redis::member::Trust;
 
@@ -75,7 +75,7 @@ impl Votes {
     }
 }
 
-impl Inner {
+impl QuorumInner {
     /// The fault of a request for which too few members voted.
     pub(super) fn too_few(&self, faults: &[(usize, Fault)]) -> Fault {
         let is_named = |member: &usize| faults.iter().any(|(named, _)| named == member);
