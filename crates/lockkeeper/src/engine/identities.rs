@@ -16,7 +16,7 @@
 //!
 //! A store that loses the release afterwards, in a failover or when a snapshot is restored, has the
 //! earlier hold again. The next acquire then is granted at once, as a repetition of the earlier one:
-//! nobody else holds the lock there, and like every first acquire it issues a new token.
+//! no other owner holds the lock there, and like every first acquire it issues a new token.
 //!
 //! An operator who force-releases a holder that was shown may hit a later hold of the same client.
 

@@ -46,7 +46,7 @@ const MAX_PAUSE: Duration = Duration::from_millis(64);
 /// A pause follows only after this many times its length without one.
 const PAUSE_RATIO: u32 = 3;
 
-/// The same where the store does not tell who listens.
+/// The same where the store does not report its listeners.
 const UNKNOWN_RATIO: u32 = 15;
 
 /// Number of shards of the table of local queues, each with a mutex of its own.
@@ -374,7 +374,7 @@ pub(crate) struct Front {
     pub(crate) released: Option<Others>,
 }
 
-/// Whether another client waits for a released lock, as far as the store tells.
+/// Whether another client waits for a released lock, as far as the store reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Others {
     None,

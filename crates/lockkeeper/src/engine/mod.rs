@@ -162,7 +162,7 @@ impl Core {
         !self.backend.capabilities(name).keeps_identities
     }
 
-    /// Whether each request of the watchdog restores the TTL that the holds are owed, so that the one that was
+    /// Whether each request of the watchdog restores the TTL of the holds, so that the one that was
     /// found says nothing. For a reader, the renewal of a Java reader sets the lock to its own 30 s, and before
     /// 4.4.0 the leases of all its readers. Of several members, one that was away when the lease was extended has
     /// the old end.

@@ -60,9 +60,9 @@ type Asked = (Arc<Lease>, Renew);
 
 /// Sends the renewals of one lane.
 async fn send(core: Arc<Core>, groups: Vec<Vec<Asked>>) {
-    let places = Semaphore::new(AT_ONCE);
+    let permits = Semaphore::new(AT_ONCE);
     let batches = groups.into_iter().flat_map(batches);
-    join_all(batches.map(|batch| ask(&core, &places, batch))).await;
+    join_all(batches.map(|batch| ask(&core, &permits, batch))).await;
 }
 
 fn batches(group: Vec<Asked>) -> Vec<Vec<Asked>> {
@@ -79,10 +79,10 @@ fn batches(group: Vec<Asked>) -> Vec<Vec<Asked>> {
     batches
 }
 
-async fn ask(core: &Core, places: &Semaphore, batch: Vec<Asked>) {
+async fn ask(core: &Core, permits: &Semaphore, batch: Vec<Asked>) {
     let size: u32 = batch.iter().map(|(_, renew)| renew.count).sum();
-    let places = places.acquire_many(size.clamp(1, AT_ONCE as u32));
-    let _places = tokio::time::timeout(HUNG, places).await;
+    let permits = permits.acquire_many(size.clamp(1, AT_ONCE as u32));
+    let _permits = tokio::time::timeout(HUNG, permits).await;
     // Leases that were released while this waited must not be renewed.
     let batch: Vec<_> = batch.into_iter().filter(|(lease, _)| lease.is_held()).collect();
     if batch.is_empty() {
