@@ -1,7 +1,7 @@
 //! What makes a client one for threads: the thread that carries its runtime, and which waits count as the
 //! caller's. The API is in `blocking.rs`.
 //!
-//! **Who waits for an acquire** is decided by the number of the [`wait`] in which it is polled. The calling
+//! **The owner of an acquire** is decided by the number of the [`wait`] in which it is polled. The calling
 //! thread is the owner, so two tasks on it must not pass for one owner: an acquire that is awaited in async code
 //! fails, on any executor and also inside of a `wait`, where several tasks may be joined. It must be polled by a
 //! `wait` that was called after it.

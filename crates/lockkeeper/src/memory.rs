@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::time::SystemTime;
 
 use tokio::time::Instant;
 
@@ -34,7 +33,7 @@ impl Memory {
     /// Creates a separate store.
     pub fn new() -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let epoch = model::millis(SystemTime::now());
+        let epoch = model::now_ms();
         Arc::new(Self {
             state: Mutex::default(),
             started: Instant::now(),

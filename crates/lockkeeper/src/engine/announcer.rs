@@ -101,8 +101,8 @@ impl Announcer {
 
 impl Lease {
     /// Whether a notice about it may have been missed, although it was not looked at yet.
-    pub(super) fn may_be_unheard(&self, now: Tick) -> bool {
-        now.since(self.granted) < UNHEARD
+    pub(super) fn may_have_missed_notice(&self, now: Tick) -> bool {
+        now.since(self.granted) < MAY_MISS
     }
 
     /// Since when it is held, by the wall clock when this was first asked.
@@ -261,7 +261,7 @@ impl Core {
 
 impl Lease {
     /// Looks for a force-release that came before its client listened, if its acquire was sent before that.
-    pub(super) fn look_if_unheard(self: &Arc<Self>, sent: Tick) {
+    pub(super) fn look_if_notice_missed(self: &Arc<Self>, sent: Tick) {
         if sent.as_nanos() < self.core.listens_since.load(Ordering::SeqCst)
             && self.resource.kind.is_lock()
         {
@@ -281,7 +281,7 @@ async fn look_for_missed_notice(lease: Arc<Lease>) {
 }
 
 /// How long after its grant a lease may have been force-released before the store listened.
-const UNHEARD: Duration = Duration::from_secs(1);
+const MAY_MISS: Duration = Duration::from_secs(1);
 
 /// Declares a lease that the store does not have lost if its force-release is recorded.
 pub(super) async fn look_for_record(lease: &Arc<Lease>) {

@@ -82,7 +82,7 @@ pub(super) struct LeaseState {
     pub(super) holds: Holds,
     pub(super) front: Option<Front>,
     /// It is lost, and its front is on the way to the next local waiter.
-    passes_on: bool,
+    passing_front: bool,
     /// Until when the lock must stay held after its guards are released.
     pub(super) held_until: Option<Tick>,
     /// When the watchdog asks the store about it.
@@ -143,7 +143,7 @@ impl Lease {
                 holds: Holds::one(term, sent),
                 // Without it, other tasks of this client may try at once.
                 front: Some(front).filter(|_| request.queueing() == Queueing::Exclusive),
-                passes_on: false,
+                passing_front: false,
                 held_until: None,
                 ask_at: Tick::NEVER,
                 checked_since: sent,
@@ -180,7 +180,7 @@ impl Lease {
         drop(state);
         match forced {
             Some(reason) => self.lose(LostReason::Revoked(reason)),
-            None => self.look_if_unheard(sent),
+            None => self.look_if_notice_missed(sent),
         }
         // A client that is closed concurrently may not have found it in the registry.
         if core.was_closed() {
@@ -250,7 +250,7 @@ impl Lease {
             Status::Held => {
                 state.status = Status::Lost(reason.clone());
                 let left = state.leave(&self.core);
-                state.passes_on = left.is_some();
+                state.passing_front = left.is_some();
                 Some((left, state.listening.take()))
             }
             Status::Lost(_) if revived => None,
@@ -283,7 +283,7 @@ impl Lease {
     pub(super) fn after_end(&self, front: Option<Front>) {
         if front.is_some() {
             drop(front);
-            lock(&self.state).passes_on = false;
+            lock(&self.state).passing_front = false;
         }
         self.ended.notify_waiters();
         if let Some(owner) = &self.named {
@@ -484,9 +484,9 @@ impl Lease {
 }
 
 impl LeaseState {
-    /// Whether the reason of its loss is known, and its front is passed on.
+    /// Whether the reason of its loss is known, and its front belongs to the next local waiter.
     fn is_settled(&self) -> bool {
-        !(self.passes_on || self.vanished && self.status == Status::Held)
+        !(self.passing_front || self.vanished && self.status == Status::Held)
     }
 
     /// The loss reason of a passed deadline.

@@ -335,7 +335,7 @@ impl Position {
     async fn wait(&mut self) -> Served {
         let served = (&mut self.served).await;
         self.received = true;
-        // A front is always passed on before it is dropped.
+        // A front always goes to the next waiter before it is dropped.
         served.map_or(Served::Failed(Fault::Closed), |served| *served)
     }
 }
@@ -505,7 +505,7 @@ impl Front {
 
     /// Gives the front to this waiter, or to the next one if it has left.
     pub(crate) fn give(self, waiter: Waiter) {
-        // A front that the waiter refuses is dropped here, and passed on.
+        // A front that the waiter refuses is dropped here, and goes to the next one.
         drop(waiter.served.send(Box::new(Served::Front(self))));
     }
 }

@@ -25,7 +25,7 @@ use crate::backend::{Answer, BoxFuture, Detail, Fault, Holder, Kind, Release, Re
 use crate::carrier::{self, Carrier};
 use crate::error::{Error, LostReason, Phase, Result};
 
-/// The turn of a lease, given back when it is dropped.
+/// The turn of a lease, which ends when it is dropped.
 pub(super) struct Turn(Arc<Lease>);
 
 impl Turn {

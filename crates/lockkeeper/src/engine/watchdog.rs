@@ -99,7 +99,7 @@ async fn ask(core: &Core, permits: &Semaphore, batch: Vec<Asked>) {
     let mut answers = answers.into_iter();
     for (lease, renew) in batch {
         let answer = answers.next().unwrap_or(Err(Fault::Closed));
-        if few_are_gone && is_gone(&answer) && lease.may_be_unheard(sent) {
+        if few_are_gone && is_gone(&answer) && lease.may_have_missed_notice(sent) {
             lease.vanish();
             core.reaper.adopt(Box::pin(async move {
                 look_for_record(&lease).await;

@@ -7,11 +7,10 @@
 
 use std::io::ErrorKind;
 use std::sync::OnceLock;
-use std::time::SystemTime;
 
 use crate::backend::Fault;
 use crate::clock::boot_time;
-use crate::model::millis;
+use crate::model::now_ms;
 
 /// A point in time by both clocks.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +24,7 @@ pub(super) struct Moment {
 impl Moment {
     pub(super) fn read() -> Self {
         let now = since_start();
-        Self { now, epoch: millis(SystemTime::now()).saturating_sub(now) }
+        Self { now, epoch: now_ms().saturating_sub(now) }
     }
 
     /// Converts a time since boot to the wall clock.
@@ -90,7 +89,7 @@ mod tests {
 
     #[test]
     fn both_clocks_are_read_at_once() {
-        let (before, moment) = (SystemTime::now(), Moment::read());
+        let (before, moment) = (std::time::SystemTime::now(), Moment::read());
         let wall = crate::model::time(moment.wall(moment.now) + 1);
         assert!(wall >= before);
         assert!(moment.now > 0);

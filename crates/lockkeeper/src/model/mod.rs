@@ -33,7 +33,7 @@ pub(crate) use counter::REMEMBERED;
 pub(crate) use counter::check_change;
 #[cfg(feature = "file")]
 pub(crate) use list::Process;
-pub(crate) use list::{millis, time};
+pub(crate) use list::{millis, now_ms, time};
 #[cfg(feature = "redis")]
 pub(crate) use permits::{ENDLESS, check_acquire, check_count, distinct};
 #[cfg(feature = "file")]

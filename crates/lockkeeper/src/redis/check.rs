@@ -153,7 +153,7 @@ fn moving(Info(text): Info) -> Option<Finding> {
     Some(Finding::note("slots", detail, "complete the migration (redis-cli --cluster fix)"))
 }
 
-pub(super) fn wall() -> Duration {
+fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 

@@ -6,7 +6,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use uuid::Uuid;
 
@@ -20,7 +19,7 @@ use super::{RedisInner, keys, permits, rw, script};
 use crate::backend::{
     Fault, Holder, Kind, List, LockInfo, Page, Pattern, Resource, Select, Topic, Ttl,
 };
-use crate::model;
+use crate::model::{self, now_ms};
 use crate::{LockName, PermitId};
 
 /// How many fields of a hash, or permits of a semaphore, are read: enough to determine the kind and
@@ -366,11 +365,6 @@ pub(super) fn index(request: &List) -> u64 {
 
 pub(super) fn cursor(index: u64) -> Vec<u8> {
     index.to_string().into_bytes()
-}
-
-/// The local clock, only for display; the scripts decide by the server's clock.
-fn now_ms() -> u64 {
-    model::millis(SystemTime::now())
 }
 
 /// Reads only some fields of a hash: one with other data may have millions.

@@ -22,7 +22,6 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::check::wall;
 use super::command::Command;
 use super::locked;
 use super::publish::Wakes;
@@ -31,6 +30,7 @@ use super::url::{self, Topology};
 use super::{Redis, keys, lock, name, script};
 use crate::LockName;
 use crate::backend::{Acquire, Answer, Attempt, Fault, Fenced, Kind, Release, Released, Renew};
+use crate::model::now_ms;
 use crate::options::ClientOptions;
 
 /// How long to wait before the marker is read again if that failed.
@@ -389,10 +389,10 @@ impl Redis {
 
     /// How far the clock of the server is ahead of this machine's, in milliseconds.
     pub(crate) async fn clock_ahead(&self) -> Result<i64, Fault> {
-        let before = wall();
+        let before = now_ms();
         let Time(theirs) = self.inner.route.call(b"", Command::plain("TIME")).await?;
-        let ours = (before + wall()) / 2;
-        Ok(theirs.as_millis() as i64 - ours.as_millis() as i64)
+        let ours = (before + now_ms()) / 2;
+        Ok(theirs.as_millis() as i64 - ours as i64)
     }
 
     /// The host of the server, if it has one.

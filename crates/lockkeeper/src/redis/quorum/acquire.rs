@@ -147,7 +147,7 @@ impl QuorumInner {
                 break;
             }
         }
-        // A slow member may have the hold of another client, and the votes that are given back wake up no waiter
+        // A slow member may have the hold of another client, and the votes that are released wake up no waiter
         // then. In case it has none, this client looks again soon.
         self.withdraw(request, &votes, stored.into_iter(), voters.len() - late);
         if late > 0 && votes.is_split() {
@@ -215,7 +215,7 @@ impl QuorumInner {
         unanswered: impl Iterator<Item = usize>,
         voters: usize,
     ) {
-        // The busy members may have votes that are given back as silently. A client that waits tries again; after
+        // The busy members may have votes that are released as silently. A client that waits tries again; after
         // one that does not, the waiters must.
         let is_silent = request.waits && votes.completes_none(voters, self.majority);
         let members = votes.stored(unanswered);

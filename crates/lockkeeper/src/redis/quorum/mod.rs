@@ -9,7 +9,7 @@
 //! - **A split vote**, some members for one client and some for another, is followed by a short random
 //!   pause and one attempt in an order that all clients share: the first member alone, then all others. The
 //!   client that gets the first one gets the rest. Names that were split a moment ago begin with that.
-//! - **A vote that is given back** notifies waiters only if a client could have a majority with it (`votes.rs`).
+//! - **A vote that is released** notifies waiters only if a client could have a majority with it (`votes.rs`).
 //! - **A release** is decided only by answers that no later answer can overturn.
 //! - **Renewals** repair (`renewal.rs`). **A token** is written back to a majority before it is returned.
 //!   **Wake-ups** come from all members (`wakes.rs`).

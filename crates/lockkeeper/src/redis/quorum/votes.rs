@@ -52,7 +52,7 @@ impl Votes {
         !self.granted.is_empty() && !self.busy.is_empty()
     }
 
-    /// Whether so many members are busy that no client can have a majority with the votes that are given back:
+    /// Whether so many members are busy that no client can have a majority with the votes that are released:
     /// then these notify no waiter. While a lock is on a bare majority, its waiters would wake up each other, and
     /// themselves, without end.
     pub(super) fn completes_none(&self, voters: usize, majority: usize) -> bool {
