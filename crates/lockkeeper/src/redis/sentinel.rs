@@ -256,7 +256,7 @@ impl Sentinel {
     fn announced(&self, channel: &[u8], payload: &[u8], primary: &Primary) {
         let payload = String::from_utf8_lossy(payload);
         let words: Vec<_> = payload.split_whitespace().collect();
-        // Who is replaced: the name of the master, and its address so far.
+        // The name of the replaced master, and its address so far.
         let gone = match (channel, &words[..]) {
             (b"+switch-master", [name, host, port, ..])
             | (b"+promoted-slave", [_, _, _, _, "@", name, host, port, ..])
