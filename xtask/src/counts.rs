@@ -60,6 +60,8 @@ fn moving() -> Outcome {
     row("calls from file to file", &[acquire.1, release.1]);
     println!("{:>24}  allocations per pair, 64 tasks", server.count(&["lock", "64", "200"])?);
     println!("{:>24}  bytes per waiter", server.count(&["waiting", "2000"])?);
+    // It needs a release build of the benchmark.
+    println!("{:>24}  instructions per pair", "xtask bench --callgrind");
     Ok(())
 }
 

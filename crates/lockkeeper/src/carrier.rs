@@ -1,7 +1,7 @@
 //! What makes a client one for threads: the thread that carries its runtime, and which waits count as the
 //! caller's. The API is in `blocking.rs`.
 //!
-//! **Who waits for an acquire** is decided by the number of the [`wait`] in which it is polled. The calling
+//! **The owner of an acquire** is decided by the number of the [`wait`] in which it is polled. The calling
 //! thread is the owner, so two tasks on it must not pass for one owner: an acquire that is awaited in async code
 //! fails, on any executor and also inside of a `wait`, where several tasks may be joined. It must be polled by a
 //! `wait` that was called after it.
@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread, ThreadId};
 use std::time::Duration;
@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use crate::LockName;
 use crate::error::{Error, Result};
 use crate::fork::Origin;
+use crate::poison::unpoisoned;
 
 /// The thread that carries the runtime of a client. Dropping it ends the client, and waits for that.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl Drop for Carrier {
         let _ = stop.send(());
         // The thread must not wait for itself.
         if thread::current().id() != self.thread {
-            let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let ended = unpoisoned(self.ended.get_mut());
             let _ = ended.recv_timeout(self.response_timeout);
         }
     }

@@ -264,8 +264,8 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>>
             return Ok(Some(Finding::danger("locks", detail, "find out what removes keys")));
         }
     }
-    let patience = core.options.response_timeout;
-    Ok(Some(match tokio::time::timeout(patience, listening.beyond(seen)).await {
+    let limit = core.options.response_timeout;
+    Ok(Some(match tokio::time::timeout(limit, listening.beyond(seen)).await {
         Ok(_) => Finding::fine(
             "wake-ups",
             format!("a waiter was notified of a release after {:.1?}", begun.elapsed()),
@@ -279,10 +279,10 @@ async fn wake_ups(core: &Arc<Core>, probe: &Resource) -> Result<Option<Finding>>
 
 /// Subscribes within the response timeout; otherwise returns a fault.
 async fn listen(core: &Arc<Core>, topic: Topic) -> Result<Subscription, Fault> {
-    let patience = core.options.response_timeout;
+    let limit = core.options.response_timeout;
     let listening = core.run_to_completion(core.backend.subscribe(topic));
-    tokio::time::timeout(patience, listening).await.unwrap_or_else(|_| {
-        let detail = format!("no answer within {patience:?}").into();
+    tokio::time::timeout(limit, listening).await.unwrap_or_else(|_| {
+        let detail = format!("no answer within {limit:?}").into();
         Err(Fault::Unreachable { maybe_ran: true, detail })
     })
 }

@@ -328,15 +328,7 @@ impl Error {
         silent_for: Option<Duration>,
     ) -> Self {
         let (lock, kind) = lock.map(|(name, kind)| (name.clone(), kind)).unzip();
-        let (detail, source) = match &fault {
-            Fault::Unreachable { detail, .. }
-            | Fault::Refused { detail }
-            | Fault::Unacknowledged { detail }
-            | Fault::Denied { detail }
-            | Fault::Invalid { detail }
-            | Fault::Server { detail } => detail.clone().into_parts(),
-            Fault::WrongKind { .. } | Fault::Closed => Default::default(),
-        };
+        let (detail, source) = fault.detail().cloned().map(Detail::into_parts).unwrap_or_default();
         match fault {
             Fault::Unreachable { .. } => {
                 Error::Unreachable { lock, phase, detail, silent_for, source }

@@ -89,17 +89,3 @@ pub struct StaleTokenError {
     /// The greatest admitted token.
     pub highest: u64,
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fence_admits_what_is_not_lower() {
-        let fence = Fence::starting_at(3);
-        assert_eq!(fence.admit(5), Ok(()));
-        assert_eq!(fence.admit(5), Ok(()));
-        assert_eq!(fence.admit(4), Err(StaleTokenError { token: 4, highest: 5 }));
-        assert_eq!(fence.highest(), 5);
-    }
-}

@@ -1,6 +1,6 @@
-//! Tells whether this process is a forked child of the one that made a client.
+//! Whether this process is a forked child of the one that made a client.
 //!
-//! By a handler that `fork` calls in the child. The process id would tell as well, but to read it is a system
+//! By a handler that `fork` calls in the child. The process id would show it as well, but to read it is a system
 //! call, and a pair of an acquire and a release asks four times: that took as long as all the rest of a pair on
 //! the embedded store. A child that was made without the handlers (`_Fork`, the bare system call `clone`) goes
 //! unnoticed.

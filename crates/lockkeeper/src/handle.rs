@@ -145,7 +145,7 @@ impl Handle {
         })
     }
 
-    /// Acquires, runs `work`, releases. Not an `async fn`, as [`try_run`](Self::try_run): who calls it is the owner.
+    /// Acquires, runs `work`, releases. Not an `async fn`, as [`try_run`](Self::try_run): the caller is the owner.
     pub(crate) fn run<T, W: Future<Output = T>>(
         &self,
         count: u32,

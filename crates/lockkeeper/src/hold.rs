@@ -113,7 +113,7 @@ impl AnyGuard {
         async move { left?.await }
     }
 
-    /// Checks the span before the guard is given up: it is part of what the remaining guards are owed.
+    /// Checks the span before the guard is given up: it is part of the TTL that the remaining guards need.
     fn left_millis(&self, span: Duration) -> Result<u64> {
         let Lease { core, resource, .. } = &*self.lease;
         let ttl = lease_millis(resource, span)?;

@@ -68,11 +68,11 @@ impl Inspector {
         Listing {
             inspector: self.clone(),
             pattern: Pattern::new(pattern.into()).behind(&self.core.options.name_prefix),
-            stage: Stage::Clients(Vec::new()),
+            stage: ListingStage::Clients(Vec::new()),
             clients: Clients::default(),
-            told: HashSet::new(),
+            announced: HashSet::new(),
             walked: true,
-            told_all: true,
+            all_announced: true,
             errors: Vec::new(),
         }
     }
@@ -145,8 +145,8 @@ impl Inspector {
         let failed = |fault| self.core.error(fault, &resource, Phase::Inspect);
         let clients = Clients::ask(self).await.map_err(failed)?;
         // A plain string in Redis does not show its kind; its client announces it.
-        let told = clients.kind_of(&resource.name).filter(|told| is_hidden(*told));
-        let mut found = self.find(&resource.name, kind.or(told)).await;
+        let announced = clients.kind_of(&resource.name).filter(|announced| is_hidden(*announced));
+        let mut found = self.find(&resource.name, kind.or(announced)).await;
         if kind.is_none() && matches!(found, Err(Fault::WrongKind { .. })) {
             found = self.find(&resource.name, None).await;
         }
@@ -261,30 +261,30 @@ fn holds_permit(hold: &Holding, permit: PermitId) -> bool {
 pub struct Listing {
     inspector: Inspector,
     pattern: Pattern,
-    stage: Stage,
+    stage: ListingStage,
     clients: Clients,
     /// Locks that were listed because a client announced them: a store that has them lists them
     /// again.
-    told: HashSet<Resource>,
+    announced: HashSet<Resource>,
     /// Whether the store has withheld nothing.
     walked: bool,
     /// Whether all clients announce all their holds.
-    told_all: bool,
+    all_announced: bool,
     errors: Vec<Error>,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum ListingStage {
     /// Reading the clients, first.
     Clients(Vec<u8>),
     /// Checking announced holds that cannot be found otherwise.
-    Told(Vec<Resource>),
+    Announced(Vec<Resource>),
     Locks(Vec<u8>),
     Done,
 }
 
 /// How many announced holds are checked at once.
-const TOLD_AT_ONCE: usize = 64;
+const ANNOUNCED_AT_ONCE: usize = 64;
 
 impl Listing {
     /// Returns the next page, never an empty one; `None` at the end.
@@ -295,25 +295,25 @@ impl Listing {
         loop {
             self.inspector.ensure_open()?;
             let found = match &mut self.stage {
-                Stage::Clients(cursor) => {
+                ListingStage::Clients(cursor) => {
                     let cursor = cursor.clone();
                     self.read_clients(cursor).await?;
                     continue;
                 }
-                Stage::Told(told) => {
-                    let at = told.len().saturating_sub(TOLD_AT_ONCE);
-                    let some = told[at..].to_vec();
+                ListingStage::Announced(announced) => {
+                    let at = announced.len().saturating_sub(ANNOUNCED_AT_ONCE);
+                    let some = announced[at..].to_vec();
                     let found = self.look_up(some).await?;
-                    self.told.extend(found.iter().map(LockInfo::resource));
-                    if let Stage::Told(told) = &mut self.stage {
-                        told.truncate(at);
+                    self.announced.extend(found.iter().map(LockInfo::resource));
+                    if let ListingStage::Announced(announced) = &mut self.stage {
+                        announced.truncate(at);
                         if at == 0 {
-                            self.stage = Stage::Locks(Vec::new());
+                            self.stage = ListingStage::Locks(Vec::new());
                         }
                     }
                     found
                 }
-                Stage::Locks(cursor) => {
+                ListingStage::Locks(cursor) => {
                     let select = Select::Matching(self.pattern.clone());
                     let page = self.inspector.page(select, cursor.clone()).await;
                     let page = page.map_err(|fault| self.inspector.error(fault))?;
@@ -324,12 +324,12 @@ impl Listing {
                             self.errors.push(error);
                         }
                     }
-                    self.stage = page.next.map_or(Stage::Done, Stage::Locks);
+                    self.stage = page.next.map_or(ListingStage::Done, ListingStage::Locks);
                     let mut locks = page.locks;
-                    locks.retain(|lock| !self.told.contains(&lock.resource()));
+                    locks.retain(|lock| !self.announced.contains(&lock.resource()));
                     locks
                 }
-                Stage::Done => return Ok(None),
+                ListingStage::Done => return Ok(None),
             };
             if !found.is_empty() {
                 return Ok(Some(self.described(found)));
@@ -340,7 +340,7 @@ impl Listing {
     /// Whether the list is complete so far. It is not if a client holds more than it announces, of
     /// which some may be plain strings, or if the store withheld something.
     pub fn is_complete(&self) -> bool {
-        self.walked && self.told_all
+        self.walked && self.all_announced
     }
 
     /// The parts of the store that have not answered so far, as nodes of a cluster: their locks are not
@@ -359,10 +359,10 @@ impl Listing {
     /// many by now to announce them again.
     pub(crate) async fn still_held(&mut self, locks: &[LockInfo]) -> Result<Vec<LockInfo>> {
         let mut held = Vec::new();
-        if self.told_all {
+        if self.all_announced {
             return Ok(held);
         }
-        for some in locks.chunks(TOLD_AT_ONCE) {
+        for some in locks.chunks(ANNOUNCED_AT_ONCE) {
             let prefix = &self.inspector.core.options.name_prefix;
             let resource = |lock: &LockInfo| {
                 let name = LockName::new(prefix, lock.name.as_bytes());
@@ -383,15 +383,16 @@ impl Listing {
         let page = page.map_err(|fault| self.inspector.error(fault))?;
         self.walked &= !page.incomplete;
         for client in page.clients {
-            self.told_all &= !client.more;
+            self.all_announced &= !client.more;
             self.clients.add(client);
         }
-        self.stage = page.next.map_or_else(|| Stage::Told(self.told()), Stage::Clients);
+        self.stage =
+            page.next.map_or_else(|| ListingStage::Announced(self.hidden()), ListingStage::Clients);
         Ok(())
     }
 
     /// The holds that would not be found by their form.
-    fn told(&self) -> Vec<Resource> {
+    fn hidden(&self) -> Vec<Resource> {
         let all = self.clients.entries.values().flat_map(|client| &client.holds);
         let hidden = all.map(|hold| &hold.resource).filter(|resource| {
             is_hidden(resource.kind) && self.pattern.matches(resource.name.as_bytes())

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::backend::{Changed, CountChange};
 use crate::handle::Handle;
-use crate::{Error, LockName, Result};
+use crate::lock::handle_methods;
+use crate::{Error, Result};
 
 /// A latch that opens when it was counted down to zero: Redisson's `RCountDownLatch`.
 ///
@@ -29,16 +30,9 @@ pub struct CountDownLatch {
     handle: Handle,
 }
 
+handle_methods!(CountDownLatch);
+
 impl CountDownLatch {
-    pub(crate) fn new(handle: Handle) -> Self {
-        Self { handle }
-    }
-
-    /// The name, prefix included.
-    pub fn name(&self) -> &LockName {
-        &self.handle.resource.name
-    }
-
     /// Closes an open latch with this count. Returns false if it is closed already, and leaves it
     /// unchanged.
     ///

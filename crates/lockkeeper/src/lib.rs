@@ -64,6 +64,7 @@ mod multi;
 mod name;
 mod options;
 mod permits;
+mod poison;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis")]

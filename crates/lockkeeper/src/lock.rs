@@ -3,29 +3,47 @@
 use crate::handle::Handle;
 use crate::options::Backoff;
 
-/// The methods that every lock handle has.
-macro_rules! lock_methods {
-    ($Type:ident, $Guard:ident) => {
+/// The methods that every handle has.
+macro_rules! handle_methods {
+    ($Type:ident) => {
         impl $Type {
             pub(crate) fn new(handle: $crate::handle::Handle) -> Self {
                 Self { handle }
-            }
-
-            pub(crate) fn into_handle(self) -> $crate::handle::Handle {
-                self.handle
             }
 
             /// The name, prefix included.
             pub fn name(&self) -> &$crate::LockName {
                 &self.handle.resource.name
             }
+        }
+    };
+}
 
-            /// The same lock, to be acquired with this lease: a fixed one for a `Duration`, a renewed one for
+/// The methods of handles whose holds have leases.
+macro_rules! lease_methods {
+    ($Type:ident) => {
+        $crate::lock::handle_methods!($Type);
+
+        impl $Type {
+            /// The same handle, to be acquired with this lease: a fixed one for a `Duration`, a renewed one for
             /// [`LeaseTime::Renewed`](crate::LeaseTime::Renewed). Without it the watchdog renews the lease for
             /// as long as the guard lives.
             #[must_use = "it is a new handle that has the lease"]
             pub fn lease(&self, lease: impl Into<$crate::LeaseTime>) -> Self {
                 Self { handle: self.handle.leased(lease.into()) }
+            }
+        }
+    };
+}
+
+/// The methods that every lock handle has.
+macro_rules! lock_methods {
+    ($Type:ident, $Guard:ident) => {
+        $crate::lock::lease_methods!($Type);
+
+        impl $Type {
+            pub(crate) fn into_handle(self) -> $crate::handle::Handle {
+                self.handle
             }
 
             /// Waits until the lock is acquired.
@@ -183,7 +201,7 @@ macro_rules! option_methods {
     };
 }
 
-pub(crate) use {lock_methods, option_methods, owner_methods};
+pub(crate) use {handle_methods, lease_methods, lock_methods, option_methods, owner_methods};
 
 /// The reentrant lock, Redisson's `RLock`: a hash `name → {owner → hold count}` with a TTL.
 ///

@@ -4,8 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use tokio::time::Instant;
 
@@ -16,7 +15,8 @@ use crate::backend::{
     Kind, Lane, List, LockInfo, Page, Release, Released, Renew, Renewed, Resource, Subscription,
     Topic,
 };
-use crate::model::{State, Wake};
+use crate::model::{self, State, Wake};
+use crate::poison::locked;
 
 /// An embedded store. Clients that share it share its locks.
 #[derive(Debug)]
@@ -33,11 +33,11 @@ impl Memory {
     /// Creates a separate store.
     pub fn new() -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let epoch = model::now_ms();
         Arc::new(Self {
             state: Mutex::default(),
             started: Instant::now(),
-            epoch: epoch.as_millis() as u64,
+            epoch,
             identity: format!("memory:{}", NEXT.fetch_add(1, Ordering::Relaxed)).into(),
             hub: Subscriptions::new(|_, _| {}),
         })
@@ -47,7 +47,7 @@ impl Memory {
     pub fn named(name: &str) -> Arc<Self> {
         static STORES: OnceLock<Mutex<HashMap<String, Weak<Memory>>>> = OnceLock::new();
         let stores = STORES.get_or_init(Mutex::default);
-        let mut stores = stores.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stores = locked(stores);
         if let Some(store) = stores.get(name).and_then(Weak::upgrade) {
             return store;
         }
@@ -59,7 +59,7 @@ impl Memory {
 
     /// Returns the number of stored locks and of topics with subscribers, for leak tests.
     pub fn usage(&self) -> (usize, usize) {
-        (self.state().len(), self.hub.topic_count())
+        (locked(&self.state).len(), self.hub.topic_count())
     }
 
     /// Notifies the clients that a lane has reconnected, or all lanes. For decorators that divide
@@ -67,10 +67,6 @@ impl Memory {
     pub fn reconnected(&self, lane: Option<Lane>) {
         let message = lane.map(Lane::message);
         self.hub.wake(&Topic::Reconnected, message.as_ref().map_or(&[], |lane| lane));
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the store's time in milliseconds, rounded down as a server's clock is.
@@ -106,7 +102,7 @@ impl Backend for Memory {
     }
 
     fn acquire(&self, request: Acquire) -> Answer<Attempt> {
-        let (mut answer, wakes) = self.state().acquire(&request, self.now());
+        let (mut answer, wakes) = locked(&self.state).acquire(&request, self.now());
         self.wake(&wakes);
         if let Ok(Attempt::Busy { listeners, .. }) = &mut answer
             && let Some(topic) = Topic::shared_by(&request.resource).filter(|_| listens(&request))
@@ -117,7 +113,7 @@ impl Backend for Memory {
     }
 
     fn release(&self, request: Release) -> Answer<Released> {
-        let (mut answer, wakes) = self.state().release(&request, self.now());
+        let (mut answer, wakes) = locked(&self.state).release(&request, self.now());
         let woken = self.wake(&wakes);
         if let Ok(Released::Freed { listeners }) = &mut answer {
             *listeners = Some(woken);
@@ -126,19 +122,19 @@ impl Backend for Memory {
     }
 
     fn renew(&self, batch: Vec<Renew>) -> BoxFuture<Vec<Result<Renewed, Fault>>> {
-        let (answers, wakes) = self.state().renew(&batch, self.now());
+        let (answers, wakes) = locked(&self.state).renew(&batch, self.now());
         self.wake(&wakes);
         at_once(answers)
     }
 
     fn adjust(&self, change: Change) -> Answer<Changed> {
-        let (answer, wakes) = self.state().adjust(&change, self.now());
+        let (answer, wakes) = locked(&self.state).adjust(&change, self.now());
         self.wake(&wakes);
         at_once(answer)
     }
 
     fn inspect(&self, resource: Resource) -> Answer<LockInfo> {
-        at_once(self.state().inspect(&resource, self.now()))
+        at_once(locked(&self.state).inspect(&resource, self.now()))
     }
 
     fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
@@ -151,7 +147,7 @@ impl Backend for Memory {
     }
 
     fn list(&self, request: List) -> Answer<Page> {
-        let mut page = self.state().list(&request, self.now());
+        let mut page = locked(&self.state).list(&request, self.now());
         for lock in page.iter_mut().flat_map(|page| &mut page.locks) {
             let topic = Topic::shared_by(&lock.resource());
             lock.waiting = lock.waiting.or_else(|| Some(self.hub.subscribers(&topic?)));
@@ -167,31 +163,5 @@ impl Backend for Memory {
 
     fn close(&self) -> BoxFuture<()> {
         at_once(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use uuid::Uuid;
-
-    use super::*;
-    use crate::OwnerId;
-
-    #[tokio::test]
-    async fn readers_and_writers_do_not_crowd_each_other_out() {
-        let memory = Memory::new();
-        let asked = |kind| {
-            let lock = Resource { kind, name: LockName::from("it") };
-            let owner = OwnerId::fresh(Uuid::new_v4());
-            memory.acquire(Acquire { waits: true, ..Acquire::new(lock, owner, 10_000) })
-        };
-        assert!(asked(Kind::Write).await.unwrap().is_granted());
-        let mut listening = Vec::new();
-        for _ in 0..3 {
-            listening.push(memory.subscribe(Topic::Rw(LockName::from("it"))).await.unwrap());
-        }
-        for kind in [Kind::Read, Kind::Write] {
-            assert!(matches!(asked(kind).await, Ok(Attempt::Busy { listeners: 0, .. })), "{kind}");
-        }
     }
 }

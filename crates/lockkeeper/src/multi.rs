@@ -21,7 +21,7 @@ use crate::engine::terms::TermSpec;
 use crate::handle::Handle;
 use crate::hold::{AnyGuard, Hold};
 use crate::options::{LeaseTime, MIN_WATCHDOG};
-use crate::run::{Completed, Held, Loss, RunError, run};
+use crate::run::{Completed, HeldGuard, Loss, RunError, run};
 use crate::{Error, LockName, LostReason, Result};
 
 /// Several locks as one, of any kinds and on any clients: all are held, or none. Redisson's
@@ -300,16 +300,16 @@ impl fmt::Debug for MultiGuard {
     }
 }
 
-impl Held for MultiGuard {
+impl HeldGuard for MultiGuard {
     fn loss(&self) -> Option<Loss> {
-        self.guards.iter().find_map(Held::loss)
+        self.guards.iter().find_map(HeldGuard::loss)
     }
 
     fn lost_later(&self) -> impl Future<Output = Loss> + Send + 'static {
         self.lost()
     }
 
-    fn give_back(self) -> impl Future<Output = Result<()>> + Send + 'static {
+    fn release_it(self) -> impl Future<Output = Result<()>> + Send + 'static {
         self.release()
     }
 }

@@ -150,34 +150,7 @@ impl OwnerId {
             number: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
         }
     }
-
-    /// Room for [`encode`](OwnerId::encode).
-    #[cfg(feature = "redis")]
-    pub(crate) fn encode_buffer() -> [u8; ENCODED_MAX] {
-        [0; ENCODED_MAX]
-    }
-
-    /// What [`Display`](fmt::Display) writes, without an allocation: it is on the path of every
-    /// request.
-    #[cfg(feature = "redis")]
-    pub(crate) fn encode<'a>(&self, buffer: &'a mut [u8; ENCODED_MAX]) -> &'a [u8] {
-        use std::io::Write;
-        self.client.as_hyphenated().encode_lower(buffer);
-        let mut rest = &mut buffer[UUID_LEN..];
-        // There is room for every number.
-        let _ = write!(rest, ":{}", self.number);
-        let unused = rest.len();
-        &buffer[..ENCODED_MAX - unused]
-    }
 }
-
-/// The length of a uuid with hyphens.
-#[cfg(feature = "redis")]
-const UUID_LEN: usize = uuid::fmt::Hyphenated::LENGTH;
-
-/// The longest owner id.
-#[cfg(feature = "redis")]
-const ENCODED_MAX: usize = UUID_LEN + ":18446744073709551615".len();
 
 impl fmt::Display for OwnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -295,8 +268,6 @@ mod tests {
     fn an_owner_id_reads_back_what_it_writes() {
         let id = OwnerId::fresh(Uuid::new_v4());
         assert_eq!(id.to_string().parse(), Ok(id));
-        #[cfg(feature = "redis")]
-        assert_eq!(id.encode(&mut OwnerId::encode_buffer()), id.to_string().as_bytes());
         #[cfg(feature = "file")]
         assert_eq!(OwnerId::from_bytes(id.to_bytes()), id);
         assert!(id.number <= i64::MAX as u64);

@@ -9,10 +9,10 @@ use crate::error::Phase;
 use crate::guard::PermitGuard;
 use crate::handle::Handle;
 use crate::hold::Hold;
-use crate::options::LeaseTime;
+use crate::lock::lease_methods;
 use crate::run::{Completed, RunError};
 use crate::semaphore::semaphore_methods;
-use crate::{Error, LockName, OwnerId, PermitId, Result};
+use crate::{Error, OwnerId, PermitId, Result};
 
 /// A fixed number of permits for all processes together, each with an id and a lease: Redisson's
 /// `RPermitExpirableSemaphore`.
@@ -37,17 +37,12 @@ pub struct PermitSemaphore {
     handle: Handle,
 }
 
+lease_methods!(PermitSemaphore);
 semaphore_methods!(PermitSemaphore, PermitGuard);
 
 impl PermitSemaphore {
     pub(crate) fn into_handle(self) -> Handle {
         self.handle
-    }
-
-    /// The same semaphore, to be acquired with this lease. See [`Lock::lease`](crate::Lock::lease).
-    #[must_use = "it is a new handle that has the lease"]
-    pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
-        Self { handle: self.handle.leased(lease.into()) }
     }
 
     /// Returns a handle whose acquires set the semaphore up with `permits` if there is none. It is

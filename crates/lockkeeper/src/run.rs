@@ -66,15 +66,15 @@ impl<T> From<RunError<T>> for Error {
 pub(crate) type Loss = (LockName, LostReason);
 
 /// A hold under which work can run.
-pub(crate) trait Held {
+pub(crate) trait HeldGuard {
     /// The loss, if it is no longer held.
     fn loss(&self) -> Option<Loss>;
     /// Resolves when it is no longer held.
     fn lost_later(&self) -> impl Future<Output = Loss> + Send + 'static;
-    fn give_back(self) -> impl Future<Output = Result<(), Error>> + Send + 'static;
+    fn release_it(self) -> impl Future<Output = Result<(), Error>> + Send + 'static;
 }
 
-impl Held for AnyGuard {
+impl HeldGuard for AnyGuard {
     fn loss(&self) -> Option<Loss> {
         self.lease().lost_reason().map(|reason| (self.name().clone(), reason))
     }
@@ -84,7 +84,7 @@ impl Held for AnyGuard {
         async move { (name, lost.await) }
     }
 
-    fn give_back(self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+    fn release_it(self) -> impl Future<Output = Result<(), Error>> + Send + 'static {
         self.release()
     }
 }
@@ -92,7 +92,7 @@ impl Held for AnyGuard {
 /// Runs `work` under `guard`, which was requested at `started`. The clock is read before every poll: after a pause of the whole
 /// process the work does not get another turn.
 pub(crate) async fn run<T, W: Future<Output = T>>(
-    guard: impl Held,
+    guard: impl HeldGuard,
     core: &Core,
     started: Tick,
     work: impl FnOnce() -> W,
@@ -123,7 +123,7 @@ pub(crate) async fn run<T, W: Future<Output = T>>(
     let (waited, held) = (granted.since(started), core.clock.now().since(granted));
     // Lost before the work had finished, or meanwhile: the clock decides.
     let loss = guard.loss();
-    match (guard.give_back().await, loss) {
+    match (guard.release_it().await, loss) {
         (Ok(()), None) => Ok(Completed { output, waited, held }),
         (_, Some((lock, reason))) => Err(RunError::Lost { lock, reason, output: Some(output) }),
         (Err(Error::NotHeld { lock, .. }), None) => {

@@ -7,8 +7,8 @@ use crate::any::AnyLock;
 use crate::backend::{Kind, LockInfo};
 use crate::guard::{ReadGuard, WriteGuard};
 use crate::handle::Handle;
-use crate::options::LeaseTime;
-use crate::{LockName, Owner, Result};
+use crate::lock::lease_methods;
+use crate::{Owner, Result};
 
 /// Many readers or one writer: Redisson's `RReadWriteLock`.
 ///
@@ -40,22 +40,9 @@ pub struct RwLock {
     handle: Handle,
 }
 
+lease_methods!(RwLock);
+
 impl RwLock {
-    pub(crate) fn new(handle: Handle) -> Self {
-        Self { handle }
-    }
-
-    /// The name, prefix included.
-    pub fn name(&self) -> &LockName {
-        &self.handle.resource.name
-    }
-
-    /// The same lock, to be acquired with this lease. See [`Lock::lease`](crate::Lock::lease).
-    #[must_use = "it is a new handle that has the lease"]
-    pub fn lease(&self, lease: impl Into<LeaseTime>) -> Self {
-        Self { handle: self.handle.leased(lease.into()) }
-    }
-
     /// The same lock in the name of `owner`: it re-enters the side that it holds, and may read what
     /// it writes.
     #[must_use = "it is a new handle that has the owner"]

@@ -11,21 +11,13 @@ use crate::backend::CountChange;
 use crate::engine::acquire::Acquired;
 use crate::handle::Handle;
 use crate::hold::{AnyGuard, FromAcquired};
+use crate::lock::handle_methods;
 use crate::{Error, LockName, Result};
 
 /// The methods of both kinds of semaphores.
 macro_rules! semaphore_methods {
     ($Type:ident, $Guard:ident) => {
         impl $Type {
-            pub(crate) fn new(handle: Handle) -> Self {
-                Self { handle }
-            }
-
-            /// The name, prefix included.
-            pub fn name(&self) -> &LockName {
-                &self.handle.resource.name
-            }
-
             /// Waits until `permits` are held, all under one guard. Waiters of one client are served in the
             /// order of their arrival, so that a waiter for many permits is not overtaken by later ones for
             /// few. Between clients there is no order, and [`try_acquire`](Self::try_acquire) acquires free
@@ -135,6 +127,7 @@ pub struct Semaphore {
     handle: Handle,
 }
 
+handle_methods!(Semaphore);
 semaphore_methods!(Semaphore, SemaphoreGuard);
 
 impl Semaphore {

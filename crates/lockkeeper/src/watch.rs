@@ -2,13 +2,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::LockName;
 use crate::backend::{BoxFuture, LockInfo};
 use crate::error::Result;
 use crate::inspector::{Inspector, Listing, is_hidden};
+use crate::poison::unpoisoned;
 
 /// The default interval of a watch.
 const EVERY: Duration = Duration::from_secs(1);
@@ -93,7 +94,7 @@ impl Watch {
     pub async fn look(&mut self) -> Result<()> {
         let core = Arc::clone(self.inspector.core());
         let seen = core.anywhere(self.looked_around()).await?;
-        let Seen { locks: seen, walked, complete } = seen;
+        let WatchedLocks { locks: seen, walked, complete } = seen;
         self.complete = complete;
         for (name, lock) in &seen {
             match self.known.get(name) {
@@ -119,8 +120,8 @@ impl Watch {
 
     /// Lists the locks, in a look that outlives the caller: on a large store, or with an impatient
     /// caller, a look that starts anew each time would never finish.
-    async fn looked_around(&mut self) -> Result<Seen> {
-        let looking = self.looking.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+    async fn looked_around(&mut self) -> Result<WatchedLocks> {
+        let looking = unpoisoned(self.looking.0.get_mut());
         let under_way = match looking {
             Some(under_way) => under_way,
             None => {
@@ -157,7 +158,7 @@ impl Watch {
 }
 
 /// The result of one look.
-struct Seen {
+struct WatchedLocks {
     locks: HashMap<LockName, LockInfo>,
     /// Whether a known lock that is not among them no longer exists.
     walked: bool,
@@ -165,7 +166,7 @@ struct Seen {
     complete: bool,
 }
 
-async fn look_around(mut listing: Listing, mut hidden: Vec<LockInfo>) -> Result<Seen> {
+async fn look_around(mut listing: Listing, mut hidden: Vec<LockInfo>) -> Result<WatchedLocks> {
     let (mut locks, mut whole) = (HashMap::new(), true);
     let named = |lock: LockInfo| (lock.name.clone(), lock);
     while let Some(page) = listing.next().await? {
@@ -178,12 +179,12 @@ async fn look_around(mut listing: Listing, mut hidden: Vec<LockInfo>) -> Result<
     hidden.retain(|lock| !locks.contains_key(&lock.name));
     locks.extend(listing.still_held(&hidden).await?.into_iter().map(named));
     let walked = whole && listing.is_walked();
-    Ok(Seen { locks, walked, complete: walked && listing.is_complete() })
+    Ok(WatchedLocks { locks, walked, complete: walked && listing.is_complete() })
 }
 
 /// A look in progress. The mutex is never locked: it only lets a watch be shared between threads.
 #[derive(Default)]
-struct Looking(Mutex<Option<BoxFuture<Result<Seen>>>>);
+struct Looking(Mutex<Option<BoxFuture<Result<WatchedLocks>>>>);
 
 impl fmt::Debug for Looking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -201,36 +202,4 @@ fn differs(old: &LockInfo, new: &LockInfo) -> bool {
     };
     (old.kind, old.waiting, old.count, old.taken) != (new.kind, new.waiting, new.count, new.taken)
         || holds(old) != holds(new)
-}
-
-#[cfg(test)]
-mod tests {
-    use uuid::Uuid;
-
-    use super::*;
-    use crate::OwnerId;
-    use crate::backend::{Acquire, Backend, Kind, Resource};
-    use crate::memory::Memory;
-    use crate::{Client, ClientOptions};
-
-    #[tokio::test]
-    async fn as_many_locks_as_a_watch_keeps_in_mind_are_all_of_them() {
-        let store = Memory::new();
-        let client = Client::with_backend(store.clone(), ClientOptions::new()).unwrap();
-        let owner = OwnerId::fresh(Uuid::new_v4());
-        let take = async |number: usize| {
-            let resource = Resource { kind: Kind::Lock, name: number.to_string()[..].into() };
-            store.acquire(Acquire::new(resource, owner, 600_000)).await.unwrap();
-        };
-        for number in 0..WATCHED_MAX {
-            take(number).await;
-        }
-        let mut watch = client.inspector().watch("*").every(Duration::ZERO);
-        watch.look().await.unwrap();
-        assert!(watch.is_complete());
-        assert_eq!(watch.locks().count(), WATCHED_MAX);
-        take(WATCHED_MAX).await;
-        watch.look().await.unwrap();
-        assert!(!watch.is_complete(), "one more is too many");
-    }
 }

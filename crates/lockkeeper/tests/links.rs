@@ -118,10 +118,10 @@ fn rustdoc_has_a_definition_of_every_label() {
     defined.extend(pictures);
     let modules = fs::read_to_string(manual("mod.rs")).unwrap();
     let chapters = chapters();
+    assert!(modules.contains("$(#[doc = include_str!(\"rustdoc_links.md\")]"));
     for chapter in &chapters {
-        let reads =
-            format!("include_str!(\"rustdoc_links.md\")]\n#[doc = include_str!(\"{chapter}\")]");
-        assert!(modules.contains(&reads), "mod.rs does not contain: {reads}");
+        let name = chapter.trim_end_matches(".md");
+        assert!(modules.split_whitespace().any(|word| word == name), "mod.rs has no {name}");
     }
     let index = read(manual("README.md"));
     assert_eq!(BTreeSet::from_iter(index.definitions.values().cloned()), chapters, "the index");

@@ -47,7 +47,7 @@ pub enum Verb {
     /// [`Backend::acquire`] of what nobody holds, or the owner itself.
     Acquire,
     /// [`Backend::acquire`] from another hold of the same client.
-    HandOver,
+    HandOff,
     /// [`Backend::release`].
     Release,
     /// [`Backend::renew`].
@@ -235,7 +235,7 @@ impl Backend for Flaky {
     fn acquire(&self, request: Acquire) -> Answer<Attempt> {
         let verb = match request.from {
             None => Verb::Acquire,
-            Some(_) => Verb::HandOver,
+            Some(_) => Verb::HandOff,
         };
         self.call(verb, true, |store| store.acquire(request), Err)
     }

@@ -177,7 +177,7 @@ impl Fault {
         self
     }
 
-    fn detail(&self) -> Option<&Detail> {
+    pub(crate) fn detail(&self) -> Option<&Detail> {
         match self {
             Fault::Unreachable { detail, .. }
             | Fault::Refused { detail }

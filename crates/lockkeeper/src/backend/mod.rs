@@ -49,7 +49,7 @@ pub type Answer<T> = BoxFuture<Result<T, Fault>>;
 /// The module `model` defines the result of every request; a store must agree with it. The engine repeats
 /// requests whose outcome is unknown. A repetition must have no further effect: hold counts are
 /// absolute, and changes of counters have an id by which the store remembers the answer. A fault
-/// must tell whether the request may have executed: see [`Fault::maybe_ran`].
+/// must say whether the request may have executed: see [`Fault::maybe_ran`].
 pub trait Backend: Any + fmt::Debug + Send + Sync {
     /// Returns the current capabilities of this store for locks of this name.
     ///
@@ -148,11 +148,6 @@ impl Kind {
         Kind::Permits,
         Kind::Latch,
     ];
-
-    /// Whether it has holders, which can be force-released.
-    pub(crate) fn is_lock(self) -> bool {
-        self.is_reentrant() || self == Kind::Mutex
-    }
 
     /// Whether it is reentrant.
     pub(crate) fn is_reentrant(self) -> bool {

@@ -6,14 +6,15 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use foldhash::HashMap;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::latch_openings::{Beginning, Openings};
-use super::{Fault, Kind, Resource};
+use super::{Answer, Fault, Kind, Resource};
+use crate::poison::locked;
 use crate::{LockName, OwnerId};
 
 /// The subject of a subscription.
@@ -129,24 +130,20 @@ impl Subscriptions {
         Self { inner: Arc::new(Topics { topics: Mutex::default(), on_edge: Box::new(on_edge) }) }
     }
 
-    fn topics(&self) -> std::sync::MutexGuard<'_, HashMap<Topic, Arc<Cell>>> {
-        self.inner.topics.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the number of topics with subscribers, except for [`Topic::Reconnected`].
     pub(crate) fn topic_count(&self) -> usize {
-        self.topics().keys().filter(|topic| **topic != Topic::Reconnected).count()
+        locked(&self.inner.topics).keys().filter(|topic| **topic != Topic::Reconnected).count()
     }
 
     /// Returns the number of subscribers of `topic`.
     pub(crate) fn subscribers(&self, topic: &Topic) -> u64 {
-        let cell = self.topics().get(topic).cloned();
-        cell.map_or(0, |cell| cell.lock().subscribers as u64)
+        let cell = locked(&self.inner.topics).get(topic).cloned();
+        cell.map_or(0, |cell| locked(&cell.inner).subscribers as u64)
     }
 
     /// Adds a subscriber; the store must still [`confirm`](Subscriptions::confirm) the topic.
     pub(crate) fn join(&self, topic: Topic) -> Subscription {
-        let mut topics = self.topics();
+        let mut topics = locked(&self.inner.topics);
         let cell = topics.entry(topic.clone()).or_insert_with(|| {
             (self.inner.on_edge)(&topic, Edge::First);
             let inner = Mutex::new(CellState {
@@ -158,7 +155,7 @@ impl Subscriptions {
             });
             Arc::new(Cell { topic, inner, changed: Notify::new() })
         });
-        let mut inner = cell.lock();
+        let mut inner = locked(&cell.inner);
         inner.subscribers += 1;
         let beginning = inner.openings.as_ref().map(|openings| Box::new(openings.now()));
         drop(inner);
@@ -189,16 +186,16 @@ impl Subscriptions {
     }
 
     fn update(&self, topic: &Topic, change: impl FnOnce(&mut CellState)) {
-        let cell = self.topics().get(topic).cloned();
+        let cell = locked(&self.inner.topics).get(topic).cloned();
         if let Some(cell) = cell {
-            change(&mut cell.lock());
+            change(&mut locked(&cell.inner));
             cell.changed.notify_waiters();
         }
     }
 
     fn leave(&self, cell: &Cell) {
-        let mut topics = self.topics();
-        let mut inner = cell.lock();
+        let mut topics = locked(&self.inner.topics);
+        let mut inner = locked(&cell.inner);
         inner.subscribers -= 1;
         if inner.subscribers == 0 {
             topics.remove(&cell.topic);
@@ -214,13 +211,29 @@ impl Subscriptions {
     /// to listen again even if it does already, and its confirmation marks the beginning.
     pub(crate) fn join_anew(&self, topic: Topic) -> Subscription {
         let mut subscription = self.join(topic);
-        let topics = self.topics();
-        let beginning = subscription.cell.lock().openings.as_ref().map(Openings::next);
+        let topics = locked(&self.inner.topics);
+        let beginning = locked(&subscription.cell.inner).openings.as_ref().map(Openings::next);
         subscription.beginning = beginning.map(Box::new);
         // A needless request to listen costs one command; a missing one would block the waiter.
         (self.inner.on_edge)(&subscription.cell.topic, Edge::First);
         drop(topics);
         subscription
+    }
+
+    /// Subscribes. The answer comes when the store has confirmed it.
+    pub(crate) fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
+        let subscription = match topic {
+            // A `0` published earlier must not open the latch.
+            Topic::Latch(_) => self.join_anew(topic),
+            // A local topic: there is no confirmation by the store to wait for.
+            Topic::Reconnected => {
+                let subscription = self.join(topic);
+                self.confirm(&Topic::Reconnected);
+                subscription
+            }
+            _ => self.join(topic),
+        };
+        Box::pin(subscription.confirmed())
     }
 
     /// Counts a request to the store to listen on `topic`.
@@ -245,7 +258,7 @@ impl Subscriptions {
     /// Wakes up all subscribers because messages may have been missed. Returns the topics that must
     /// be subscribed again.
     pub(crate) fn broken(&self) -> Vec<Topic> {
-        let topics: Vec<_> = self.topics().keys().cloned().collect();
+        let topics: Vec<_> = locked(&self.inner.topics).keys().cloned().collect();
         topics.iter().for_each(|topic| self.broken_of(topic));
         topics
     }
@@ -261,10 +274,6 @@ impl Subscriptions {
 }
 
 impl Cell {
-    fn lock(&self) -> std::sync::MutexGuard<'_, CellState> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until `look` returns a value. Registers before it looks, so that a change between the
     /// look and the sleep is not lost.
     async fn wait<T>(&self, mut look: impl FnMut(&mut CellState) -> Option<T>) -> T {
@@ -272,7 +281,7 @@ impl Cell {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if let Some(found) = look(&mut self.lock()) {
+            if let Some(found) = look(&mut locked(&self.inner)) {
                 return found;
             }
             changed.await;
@@ -309,7 +318,7 @@ impl Subscription {
 
     /// Returns why no more wake-ups will arrive, if the subscription failed.
     pub fn failure(&self) -> Option<Fault> {
-        match &self.cell.lock().state {
+        match &locked(&self.cell.inner).state {
             Listening::Failed(fault) => Some(fault.clone()),
             Listening::Pending | Listening::Confirmed => None,
         }
@@ -317,12 +326,12 @@ impl Subscription {
 
     /// Whether messages arrive at present.
     pub(crate) fn is_confirmed(&self) -> bool {
-        matches!(self.cell.lock().state, Listening::Confirmed)
+        matches!(locked(&self.cell.inner).state, Listening::Confirmed)
     }
 
     /// Returns the number of wake-ups so far. Read it before trying the lock.
     pub fn seen(&self) -> u64 {
-        self.cell.lock().seen
+        locked(&self.cell.inner).seen
     }
 
     /// Waits until there have been more than `seen` wake-ups, and returns their number.
@@ -332,7 +341,7 @@ impl Subscription {
 
     /// Whether the latch was opened since this subscription began.
     pub fn was_opened(&self) -> bool {
-        match (&self.cell.lock().openings, &self.beginning) {
+        match (&locked(&self.cell.inner).openings, &self.beginning) {
             (Some(openings), Some(beginning)) => openings.opened_since(beginning),
             _ => false,
         }
@@ -341,7 +350,7 @@ impl Subscription {
     /// Returns the number of wake-ups so far and the unread messages. There may be fewer messages
     /// than wake-ups.
     pub(crate) fn unread(&self) -> (u64, VecDeque<Vec<u8>>) {
-        let mut inner = self.cell.lock();
+        let mut inner = locked(&self.cell.inner);
         (inner.seen, std::mem::take(&mut inner.unread))
     }
 }

@@ -208,7 +208,7 @@ async fn receive_notices(core: Weak<Core>) {
         let (now, lines) = notices.unread();
         let Some(core) = core.upgrade() else { return };
         // Before the leases are looked at: an acquire under way begins its lease before that, or finds this.
-        core.heard_since.store(core.clock.now().as_nanos(), Ordering::SeqCst);
+        core.listens_since.store(core.clock.now().as_nanos(), Ordering::SeqCst);
         for (owner, reason) in lines.iter().filter_map(|line| model::read_notice(line)) {
             if let Some(lease) = core.registry.of(owner) {
                 lease.lose(LostReason::Revoked(reason));
@@ -244,7 +244,7 @@ impl Core {
 
 /// For how long after its grant, or after the last notice or confirmed subscription, a hold that is gone may have
 /// been force-released without a notice.
-const UNHEARD: Duration = Duration::from_secs(1);
+const MAY_MISS: Duration = Duration::from_secs(1);
 
 /// For how long the record of such a force-release is looked for, which is written after it.
 const LOOKED_FOR: Duration = Duration::from_millis(500);
@@ -254,9 +254,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Lease {
     /// Whether a notice about it may have been missed.
-    pub(super) fn may_be_unheard(&self, now: Tick) -> bool {
-        let heard_since = Tick::from_nanos(self.core.heard_since.load(Ordering::SeqCst));
-        now.since(self.granted.max(heard_since)) < UNHEARD
+    pub(super) fn may_have_missed_notice(&self, now: Tick) -> bool {
+        let listens_since = Tick::from_nanos(self.core.listens_since.load(Ordering::SeqCst));
+        now.since(self.granted.max(listens_since)) < MAY_MISS
     }
 
     /// Declares it lost if its force-release is recorded. Ends soon, also if the store does not answer.

@@ -16,16 +16,17 @@
 //!
 //! A store that loses the release afterwards, in a failover or when a snapshot is restored, has the
 //! earlier hold again. The next acquire then is granted at once, as a repetition of the earlier one:
-//! nobody else holds the lock there, and like every first acquire it issues a new token.
+//! no other owner holds the lock there, and like every first acquire it issues a new token.
 //!
 //! An operator who force-releases a holder that was shown may hit a later hold of the same client.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::{Tick, lock};
 use crate::backend::Subscription;
+use crate::poison::unpoisoned;
 use crate::{LockName, OwnerId};
 
 /// How long an identity is kept.
@@ -102,7 +103,7 @@ impl Identities {
 
     /// Forgets all of them in a forked child: they are the parent's.
     pub(super) fn forget(&mut self) {
-        let idle = self.idle.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let idle = unpoisoned(self.idle.get_mut());
         std::mem::forget(std::mem::take(idle));
     }
 

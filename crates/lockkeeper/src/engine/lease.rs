@@ -82,7 +82,7 @@ pub(super) struct LeaseState {
     pub(super) holds: Holds,
     pub(super) front: Option<Front>,
     /// It is lost, and its front is on the way to the next local waiter.
-    passes_on: bool,
+    passing_front: bool,
     /// Until when the lock must stay held after its guards are released.
     pub(super) held_until: Option<Tick>,
     /// When the watchdog asks the store about it.
@@ -143,7 +143,7 @@ impl Lease {
                 holds: Holds::one(term, sent),
                 // Without it, other tasks of this client may try at once.
                 front: Some(front).filter(|_| request.queueing() == Queueing::Exclusive),
-                passes_on: false,
+                passing_front: false,
                 held_until: None,
                 ask_at: Tick::NEVER,
                 checked_since: sent,
@@ -178,7 +178,7 @@ impl Lease {
         state.slot = Some(core.registry.add(self, due));
         drop(state);
         // A notice about it may have been missed.
-        if sent.as_nanos() < core.heard_since.load(Ordering::SeqCst) {
+        if sent.as_nanos() < core.listens_since.load(Ordering::SeqCst) {
             self.check_now();
         }
         // A client that is closed concurrently may not have found it in the registry.
@@ -242,7 +242,7 @@ impl Lease {
             Status::Held => {
                 state.status = Status::Lost(reason.clone());
                 let left = state.leave(&self.core);
-                state.passes_on = left.is_some();
+                state.passing_front = left.is_some();
                 Some((left, state.listening.take()))
             }
             Status::Lost(_) if revived => None,
@@ -275,7 +275,7 @@ impl Lease {
     pub(super) fn after_end(&self, front: Option<Front>) {
         if front.is_some() {
             drop(front);
-            lock(&self.state).passes_on = false;
+            lock(&self.state).passing_front = false;
         }
         self.ended.notify_waiters();
         if let Some(owner) = &self.named {
@@ -473,9 +473,9 @@ impl Lease {
 }
 
 impl LeaseState {
-    /// Whether the reason of its loss is known, and its front is passed on.
+    /// Whether the reason of its loss is known, and its front belongs to the next local waiter.
     fn is_settled(&self) -> bool {
-        !(self.passes_on || self.vanished && self.status == Status::Held)
+        !(self.passing_front || self.vanished && self.status == Status::Held)
     }
 
     /// Returns why it is no longer held.

@@ -46,7 +46,7 @@ const MAX_PAUSE: Duration = Duration::from_millis(64);
 /// A pause follows only after this many times its length without one.
 const PAUSE_RATIO: u32 = 3;
 
-/// The same where the store does not tell who listens.
+/// The same where the store does not report its listeners.
 const UNKNOWN_RATIO: u32 = 15;
 
 /// Number of shards of the table of local queues, each with a mutex of its own.
@@ -335,7 +335,7 @@ impl Position {
     async fn wait(&mut self) -> Served {
         let served = (&mut self.served).await;
         self.received = true;
-        // A front is always passed on before it is dropped.
+        // A front always goes to the next waiter before it is dropped.
         served.map_or(Served::Failed(Fault::Closed), |served| *served)
     }
 }
@@ -374,7 +374,7 @@ pub(crate) struct Front {
     pub(crate) released: Option<Others>,
 }
 
-/// Whether another client waits for a released lock, as far as the store tells.
+/// Whether another client waits for a released lock, as far as the store reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Others {
     None,
@@ -505,7 +505,7 @@ impl Front {
 
     /// Gives the front to this waiter, or to the next one if it has left.
     pub(crate) fn give(self, waiter: Waiter) {
-        // A front that the waiter refuses is dropped here, and passed on.
+        // A front that the waiter refuses is dropped here, and goes to the next one.
         drop(waiter.served.send(Box::new(Served::Front(self))));
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use crate::backend::{Backend, Capabilities, ClientInfo, Fault, Fenced, Kind, Lan
 use crate::carrier::{self, Call, Carrier};
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::options::{ClientOptions, MAX_LEASE};
+use crate::poison::locked as lock;
 use crate::{LockName, Owner};
 
 pub(crate) mod acquire;
@@ -93,7 +94,7 @@ pub(crate) struct Core {
     announced: AtomicBool,
     last_warned: Mutex<Option<Tick>>,
     /// When the store began to listen for notices to this client, or the last one arrived.
-    heard_since: AtomicU64,
+    listens_since: AtomicU64,
 }
 
 impl Core {
@@ -124,7 +125,7 @@ impl Core {
             left: Mutex::default(),
             announced: AtomicBool::new(false),
             last_warned: Mutex::new(None),
-            heard_since: AtomicU64::new(0),
+            listens_since: AtomicU64::new(0),
             options,
         });
         tokio::spawn(tick::run(registry, Arc::downgrade(&core)));
@@ -161,7 +162,7 @@ impl Core {
         !self.backend.capabilities(name).keeps_identities
     }
 
-    /// Whether each request of the watchdog restores the TTL that the holds are owed, so that the one that was
+    /// Whether each request of the watchdog restores the TTL of the holds, so that the one that was
     /// found says nothing. For a reader, the renewal of a Java reader sets the lock to its own 30 s, and before
     /// 4.4.0 the leases of all its readers. Of several members, one that was away when the lease was extended has
     /// the old end.
@@ -392,10 +393,6 @@ pub(crate) fn lease_millis(resource: &Resource, lease: Duration) -> Result<u64> 
 /// Returns a random duration between half of `span` and all of it.
 fn jittered(span: Duration) -> Duration {
     span.mul_f64(0.5 + fastrand::f64() / 2.0)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the outcome of `work`, or `None` when `limit` comes first. Reads the clock and sets a

@@ -315,7 +315,7 @@ async fn together(parts: &[Request], term: TermSpec) -> Result<Option<Vec<Acquir
     let work = async move {
         let answer = asking.await;
         for one in &mut pending {
-            one.learn(&answer, sent, false);
+            one.note_answer(&answer, sent, false);
         }
         (answer, pending, fronts)
     };

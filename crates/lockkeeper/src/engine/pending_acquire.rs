@@ -155,7 +155,7 @@ impl PendingAcquire {
 
     /// Updates it by the answer to a request sent at `sent`. Returns from when the TTL
     /// counts.
-    pub(super) fn learn(
+    pub(super) fn note_answer(
         &mut self,
         answer: &Result<Attempt, Fault>,
         sent: Tick,
@@ -243,7 +243,7 @@ impl Future for Attempting {
         let answer = ready!(Pin::new(answer).poll(cx));
         self.answer = None;
         let mut pending = self.pending.take().expect("it is there until it is ready");
-        let counts = pending.learn(&answer, self.sent, self.waits);
+        let counts = pending.note_answer(&answer, self.sent, self.waits);
         Poll::Ready(((answer, counts), pending))
     }
 }
@@ -256,7 +256,7 @@ impl Drop for Attempting {
             let (reaper, sent, waits) = (pending.core.reaper.clone(), self.sent, self.waits);
             reaper.adopt(Box::pin(async move {
                 let answer = answer.await;
-                pending.learn(&answer, sent, waits);
+                pending.note_answer(&answer, sent, waits);
             }));
         }
     }

@@ -25,7 +25,7 @@ use crate::backend::{Answer, BoxFuture, Detail, Fault, Holder, Kind, Release, Re
 use crate::carrier::{self, Carrier};
 use crate::error::{Error, LostReason, Phase, Result};
 
-/// The turn of a lease, given back when it is dropped.
+/// The turn of a lease, which ends when it is dropped.
 pub(super) struct Turn(Arc<Lease>);
 
 impl Turn {
@@ -55,18 +55,6 @@ impl Drop for Turn {
     fn drop(&mut self) {
         self.0.turn.add_permits(1);
     }
-}
-
-/// What the release of one guard requires.
-enum Plan {
-    /// Other guards of the owner remain, and need this TTL.
-    Partial { keep: u32, ttl: Option<u64> },
-    /// It was the last one.
-    Last(Option<Front>),
-    /// It was the last one, but the lock stays held for this many milliseconds.
-    Leave(Option<Front>, u64),
-    /// The client was abandoned, or its shutdown has released the lock.
-    Nothing,
 }
 
 /// The release of the hold of one guard. If its caller drops it, also before its first poll, the reaper
@@ -282,20 +270,39 @@ fn begin(
     leave: Option<u64>,
 ) -> std::result::Result<Last, BoxFuture<Result<()>>> {
     let now = turn.core.clock.now();
-    let mut front = match plan(&turn, hold, leave, now) {
-        Plan::Last(front) => front,
-        Plan::Partial { keep, ttl } => {
-            return Err(Box::pin(async move { partial(&turn, keep, ttl).await }));
+    let mut state = lock(&turn.state);
+    state.holds.remove(hold);
+    // A shutdown releases each hold once: permits have no owner by which the store would recognise
+    // a repetition.
+    let is_held = state.status == Status::Held;
+    if turn.core.was_closed() && !is_held || turn.core.is_abandoned() {
+        let closed = Error::Closed { lock: Some(turn.resource.name.clone()) };
+        return Err(Box::pin(std::future::ready(Err(closed))));
+    }
+    if let Some(ttl) = leave {
+        let end = now + Duration::from_millis(ttl);
+        state.held_until = state.held_until.max(Some(end));
+    }
+    let keep = state.holds.len();
+    if keep > 0 {
+        // Other guards of the owner remain, and need this TTL.
+        let ttl = state.remaining_ttl(now);
+        if ttl.is_some() || !is_held {
+            drop(state);
+            return Err(Box::pin(
+                async move { partial(&turn, keep, ttl.filter(|_| is_held)).await },
+            ));
         }
-        Plan::Leave(front, ttl) => {
-            return Err(Box::pin(async move { stay(&turn, front, ttl, now).await }));
-        }
-        Plan::Nothing => {
-            let closed = Error::Closed { lock: Some(turn.resource.name.clone()) };
-            return Err(Box::pin(std::future::ready(Err(closed))));
-        }
-    };
+        // The terms of the remaining guards have passed: the whole lease has expired.
+        state.status = Status::Lost(LostReason::Expired);
+    }
+    let left_for = state.left_for(now).filter(|ttl| *ttl > 0);
+    let mut front = turn.finish(&mut state);
+    drop(state);
     turn.after_end(None);
+    if let Some(ttl) = left_for {
+        return Err(Box::pin(async move { stay(&turn, front, ttl, now).await }));
+    }
     if let Some(successor) = front.as_mut().and_then(|front| front.successor(now))
         && let Some(front) = front.take()
     {
@@ -363,41 +370,6 @@ impl Last {
     }
 }
 
-fn plan(lease: &Lease, hold: HoldId, leave: Option<u64>, now: Tick) -> Plan {
-    let mut state = lock(&lease.state);
-    state.holds.remove(hold);
-    // A shutdown releases each hold once: permits have no owner by which the store would recognise
-    // a repetition.
-    let released = lease.core.was_closed() && state.status != Status::Held;
-    if released || lease.core.is_abandoned() {
-        return Plan::Nothing;
-    }
-    if let Some(ttl) = leave {
-        let end = now + Duration::from_millis(ttl);
-        state.held_until = state.held_until.max(Some(end));
-    }
-    let keep = state.holds.len();
-    if keep > 0 {
-        match state.remaining_ttl(now) {
-            Some(ttl) => {
-                let held = state.status == Status::Held;
-                return Plan::Partial { keep, ttl: held.then_some(ttl) };
-            }
-            // The terms of the remaining guards have passed: the whole lease has expired.
-            None if state.status == Status::Held => {
-                state.status = Status::Lost(LostReason::Expired)
-            }
-            None => return Plan::Partial { keep, ttl: None },
-        }
-    }
-    let left_for = state.left_for(now);
-    let front = lease.finish(&mut state);
-    match left_for {
-        Some(ttl) if ttl > 0 => Plan::Leave(front, ttl),
-        _ => Plan::Last(front),
-    }
-}
-
 async fn partial(lease: &Lease, keep: u32, ttl: Option<u64>) -> Result<()> {
     let core = &lease.core;
     let sent = core.clock.now();
@@ -427,7 +399,6 @@ async fn partial(lease: &Lease, keep: u32, ttl: Option<u64>) -> Result<()> {
 }
 
 async fn stay(lease: &Lease, front: Option<Front>, ttl: u64, now: Tick) -> Result<()> {
-    lease.after_end(None);
     lease.leave_identity(false);
     let request = Release { ttl: Some(ttl), leave: true, ..lease.release_of(1) };
     let tried = lease.send_release(request, lease.core.clock.now(), None).await;

@@ -55,9 +55,9 @@ type Asked = (Arc<Lease>, Renew);
 
 /// Sends the renewals of one lane.
 async fn send(core: Arc<Core>, groups: Vec<Vec<Asked>>) {
-    let places = Semaphore::new(AT_ONCE);
+    let permits = Semaphore::new(AT_ONCE);
     let batches = groups.into_iter().flat_map(batches);
-    join_all(batches.map(|batch| ask(&core, &places, batch))).await;
+    join_all(batches.map(|batch| ask(&core, &permits, batch))).await;
 }
 
 fn batches(group: Vec<Asked>) -> Vec<Vec<Asked>> {
@@ -74,11 +74,11 @@ fn batches(group: Vec<Asked>) -> Vec<Vec<Asked>> {
     batches
 }
 
-async fn ask(core: &Core, places: &Semaphore, batch: Vec<Asked>) {
+async fn ask(core: &Core, permits: &Semaphore, batch: Vec<Asked>) {
     let size: u32 = batch.iter().map(|(_, renew)| renew.count).sum();
-    let places = places.acquire_many(size.clamp(1, AT_ONCE as u32));
+    let permits = permits.acquire_many(size.clamp(1, AT_ONCE as u32));
     let patience = Renew::patience(batch.iter().map(|(_, renew)| renew));
-    let _places = tokio::time::timeout(patience, places).await;
+    let _permits = tokio::time::timeout(patience, permits).await;
     // Leases that were released while this waited must not be renewed.
     let batch: Vec<_> = batch.into_iter().filter(|(lease, _)| lease.is_held()).collect();
     if batch.is_empty() {
@@ -95,7 +95,7 @@ async fn ask(core: &Core, places: &Semaphore, batch: Vec<Asked>) {
     let mut answers = answers.into_iter();
     for (lease, renew) in batch {
         let answer = answers.next().unwrap_or(Err(Fault::Closed));
-        if few_are_gone && is_gone(&answer) && lease.may_be_unheard(sent) {
+        if few_are_gone && is_gone(&answer) && lease.may_have_missed_notice(sent) {
             lease.vanish();
             core.reaper.adopt(Box::pin(async move {
                 lease.look_for_record().await;

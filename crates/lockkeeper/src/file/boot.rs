@@ -59,7 +59,7 @@ fn read() -> Result<String, String> {
 /// The boot time by the wall clock is not enough: it changes when the clock is set.
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "macos")))]
 fn read() -> Result<String, String> {
-    Err("this system does not tell".to_owned())
+    Err("this system has no boot id".to_owned())
 }
 
 #[cfg(test)]

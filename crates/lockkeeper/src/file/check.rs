@@ -20,7 +20,7 @@ impl Db {
             Finding::fine("file", "it is sound")
         } else {
             let detail = format!("{shown} is damaged: {sound}");
-            Finding::danger("file", detail, "stop everybody who uses it, and remove it")
+            Finding::danger("file", detail, "stop all programs that use it, and remove it")
         });
         findings.push(room(&path));
         findings.extend(log(self.location.wal()));
@@ -33,11 +33,11 @@ fn log(path: &std::path::Path) -> Option<Finding> {
     let length = std::fs::metadata(path).ok()?.len();
     (length >> 12 > LOG_LONG as u64).then(|| {
         let detail = format!(
-            "{} has {} MiB: it grows for as long as a process stands in a transaction that reads the file",
+            "{} has {} MiB: it grows for as long as a process has a transaction open that reads the file",
             path.display(),
             length >> 20
         );
-        Finding::note("log", detail, "end whoever reads it: `fuser -v` on the file shows who has it open")
+        Finding::note("log", detail, "end that process: `fuser -v` on the file lists those that have it open")
     })
 }
 

@@ -220,7 +220,7 @@ impl Db {
         self.location.inodes() != self.inodes
     }
 
-    /// Whether a transaction has been left standing.
+    /// Whether a transaction was left open.
     pub(super) fn is_stuck(&self) -> bool {
         !self.connection.is_autocommit()
     }
@@ -453,7 +453,7 @@ fn version(connection: &Connection, location: &Location) -> Result<i32> {
 fn make(connection: &Connection, location: &Location) -> Result<i32> {
     connection.execute_batch("BEGIN IMMEDIATE")?;
     let made = version(connection, location).and_then(|version| match version {
-        // Somebody else was first.
+        // Another process has created it.
         version if version >= VERSION => Ok(version),
         version => {
             let schema = if version == 0 { SCHEMA } else { "" };

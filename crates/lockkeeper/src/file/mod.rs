@@ -49,11 +49,11 @@ mod write_queue;
 /// A file as a store.
 #[derive(Clone, Debug)]
 pub struct File {
-    inner: Arc<Inner>,
+    inner: Arc<FileInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct FileInner {
     orders: Orders,
     hub: Subscriptions,
     /// The path, without symbolic links.
@@ -157,7 +157,7 @@ impl File {
             .map_err(no_thread)?;
         let opened = timeout(options.connect_timeout + STUCK, opening).await;
         let path = opened.map_err(|_| stuck(false))?.map_err(|_| Fault::Closed)??;
-        let inner = Inner {
+        let inner = FileInner {
             orders,
             hub,
             identity: format!("file:{}", path.display()).into(),
@@ -247,20 +247,11 @@ impl Backend for File {
     }
 
     fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
-        let hub = &self.inner.hub;
-        let subscription = match topic {
-            // A `0` published earlier must not open the latch.
-            Topic::Latch(_) => hub.join_anew(topic.clone()),
-            _ => hub.join(topic.clone()),
-        };
-        if self.inner.orders.0.is_closing() {
-            return Box::pin(std::future::ready(Err(Fault::Closed)));
+        let subscription = self.inner.hub.subscribe(topic);
+        match self.inner.orders.0.is_closing() {
+            true => Box::pin(std::future::ready(Err(Fault::Closed))),
+            false => subscription,
         }
-        if topic == Topic::Reconnected {
-            // A local topic: there is no confirmation by the file to wait for.
-            hub.confirm(&topic);
-        }
-        Box::pin(subscription.confirmed())
     }
 
     fn close(&self) -> BoxFuture<()> {

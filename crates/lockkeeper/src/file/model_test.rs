@@ -60,7 +60,7 @@ fn part(names: &'static [&str], kinds: &'static [Kind]) -> impl Strategy<Value =
     )
 }
 
-/// Makes a request of the first part; `what` tells which.
+/// Makes a request of the first part; `what` says which.
 fn request(what: u8, parts: &[Part]) -> Request {
     let Part { resource, owner, count, ttl, number, flags: [a, b, c, d] } = parts[0].clone();
     let other = |index: usize| parts.get(index).map(|part| part.owner);
@@ -146,30 +146,22 @@ fn sequence() -> impl Strategy<Value = Vec<(Request, u64)>> {
     })
 }
 
-/// Returns the answer of the model and its wake-ups.
-fn of_model(state: &mut State, request: &Request, now: u64) -> (String, Vec<Wake>) {
-    match request {
-        Request::Acquire(request) => shown(state.acquire(request, now)),
-        Request::Release(request) => shown(state.release(request, now)),
-        Request::Renew(batch) => shown(state.renew(batch, now)),
-        Request::Adjust(change) => shown(state.adjust(change, now)),
-        Request::Inspect(resource) => (format!("{:?}", state.inspect(resource, now)), Vec::new()),
-        Request::Sweep => (String::new(), Vec::new()),
+/// The answers of the model and of the file, and the wake-ups of the model.
+type Answers = (String, String, Vec<Wake>);
+
+fn answers(state: &mut State, db: &mut Db, request: &Request, now: u64) -> Answers {
+    fn both<T: std::fmt::Debug>((expected, wakes): (T, Vec<Wake>), found: T) -> Answers {
+        (format!("{expected:?}"), format!("{found:?}"), wakes)
     }
-}
-
-fn shown<T: std::fmt::Debug>((answer, wakes): (T, Vec<Wake>)) -> (String, Vec<Wake>) {
-    (format!("{answer:?}"), wakes)
-}
-
-fn of_file(db: &mut Db, request: &Request) -> String {
     match request {
-        Request::Acquire(request) => format!("{:?}", db.acquire(request)),
-        Request::Release(request) => format!("{:?}", db.release(request)),
-        Request::Renew(batch) => format!("{:?}", db.renew(batch)),
-        Request::Adjust(change) => format!("{:?}", db.adjust(change)),
-        Request::Inspect(resource) => format!("{:?}", db.inspect(resource)),
-        Request::Sweep => db.sweep().map(|()| String::new()).expect("it can be swept"),
+        Request::Acquire(request) => both(state.acquire(request, now), db.acquire(request)),
+        Request::Release(request) => both(state.release(request, now), db.release(request)),
+        Request::Renew(batch) => both(state.renew(batch, now), db.renew(batch)),
+        Request::Adjust(change) => both(state.adjust(change, now), db.adjust(change)),
+        Request::Inspect(resource) => {
+            both((state.inspect(resource, now), Vec::new()), db.inspect(resource))
+        }
+        Request::Sweep => both((true, Vec::new()), db.sweep().is_ok()),
     }
 }
 
@@ -190,8 +182,8 @@ fn agree(sequence: impl Strategy<Value = Vec<(Request, u64)>>) {
         for (request, span) in &steps {
             moment.now = limit.min(moment.now + span);
             db.stopped = Some(moment);
-            let (expected, woken) = of_model(&mut state, request, moment.now);
-            prop_assert_eq!(of_file(db, request), expected, "{:?}", request);
+            let (expected, found, woken) = answers(&mut state, db, request, moment.now);
+            prop_assert_eq!(found, expected, "{:?}", request);
             prop_assert_eq!(db.woken.take(), woken, "{:?}", request);
         }
         let sql = "SELECT count(*) FROM waiters WHERE name NOT IN

@@ -186,7 +186,7 @@ fn check_file(path: &Path, found: &Metadata) -> Result<(), Fault> {
         return Err(Fault::invalid(format!("{path} is no regular file")));
     }
     if found.nlink() > 1 {
-        let why = "under each of them other files would stand beside it";
+        let why = "each name would have other files beside it";
         return Err(Fault::invalid(format!("{path} has {} names: {why}; keep one", found.nlink())));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The signal by which the thread learns that another process has left messages for it.
+//! The signal by which the thread notices that another process has left messages for it.
 //!
 //! Each client that listens has a named pipe of its own beside the database, named after its session. A
 //! process that has committed messages writes one byte into the pipe of each session that it chose to
@@ -118,7 +118,7 @@ impl WakePipe {
         limit: Option<Duration>,
     ) -> bool {
         match self {
-            Self::Hung(bell, _) => hear(rings, bell, limit),
+            Self::Hung(bell, _) => wait_for_ring(rings, bell, limit),
             Self::Missing if listening => {
                 nap(rings, Some(limit.unwrap_or(LOOKS).min(LOOKS)));
                 true
@@ -171,7 +171,7 @@ fn nap(rings: &PipeReader, limit: Option<Duration>) {
     let _ = poll(&mut [PollFd::new(rings, PollFlags::IN)], timespec(limit).as_ref());
 }
 
-fn hear(rings: &PipeReader, bell: &OwnedFd, limit: Option<Duration>) -> bool {
+fn wait_for_ring(rings: &PipeReader, bell: &OwnedFd, limit: Option<Duration>) -> bool {
     let mut fds = [PollFd::new(rings, PollFlags::IN), PollFd::new(bell, PollFlags::IN)];
     let _ = poll(&mut fds, timespec(limit).as_ref());
     if fds[1].revents().is_empty() {

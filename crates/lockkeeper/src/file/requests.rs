@@ -22,13 +22,13 @@ use crate::{LockName, OwnerId};
 
 /// The data that a request needs: its names and their waiters, whether the clients of holders are
 /// needed, and its id if the answer is remembered.
-struct About<'a> {
+struct RequestScope<'a> {
     names: Vec<(&'a LockName, Who<'a>)>,
     clients: bool,
     reply: Option<(&'a LockName, OwnerId)>,
 }
 
-impl<'a> About<'a> {
+impl<'a> RequestScope<'a> {
     fn one(name: &'a LockName, who: Who<'a>) -> Self {
         Self { names: vec![(name, who)], clients: false, reply: None }
     }
@@ -44,26 +44,26 @@ type Loaded<'a> = (State, Vec<(&'a LockName, Record)>);
 
 impl Db {
     pub(super) fn acquire(&mut self, request: &Acquire) -> Result<Attempt, Fault> {
-        let mut about = About::hold(&request.resource, &request.owner);
-        about.names.extend(
+        let mut scope = RequestScope::hold(&request.resource, &request.owner);
+        scope.names.extend(
             request
                 .also
                 .iter()
                 .map(|(name, owner)| (name, Who::These(std::slice::from_ref(owner)))),
         );
         let answer = |state: &mut State, now: u64| state.acquire(request, now);
-        let done = busy_handler::at_once(|| self.change(&about, answer));
+        let done = busy_handler::at_once(|| self.change(&scope, answer));
         let Err(Fault::Unreachable { maybe_ran: false, .. }) = done else { return done?.0 };
         // Other processes are writing. A busy answer to a waiter need not wait for them.
-        if let Some(answer) = self.glance(&about, answer)? {
+        if let Some(answer) = self.glance(&scope, answer)? {
             return answer;
         }
-        self.change(&about, answer).map_err(|fault| self.or_busy(fault))?.0
+        self.change(&scope, answer).map_err(|fault| self.or_busy(fault))?.0
     }
 
     pub(super) fn release(&mut self, request: &Release) -> Result<Released, Fault> {
-        let about = About::hold(&request.resource, &request.owner);
-        let changed = self.change(&about, |state, now| state.release(request, now));
+        let scope = RequestScope::hold(&request.resource, &request.owner);
+        let changed = self.change(&scope, |state, now| state.release(request, now));
         let (mut answer, woken) = changed.map_err(|fault| self.or_busy(fault))?;
         if let Ok(Released::Freed { listeners }) = &mut answer {
             *listeners = Some(woken.sessions);
@@ -82,8 +82,8 @@ impl Db {
             owners.entry(&resource.name).or_default().push(*owner);
         }
         let names = owners.iter().map(|(name, owners)| (*name, Who::These(owners))).collect();
-        let about = About { names, clients: false, reply: None };
-        match self.change(&about, |state, now| state.renew(batch, now)) {
+        let scope = RequestScope { names, clients: false, reply: None };
+        match self.change(&scope, |state, now| state.renew(batch, now)) {
             Ok((answers, _)) => answers,
             Err(fault) if owners.len() > 1 && !fault.may_pass() => {
                 let by_name = batch.chunk_by(|one, next| one.resource.name == next.resource.name);
@@ -106,13 +106,13 @@ impl Db {
     }
 
     pub(super) fn adjust(&mut self, change: &Change) -> Result<Changed, Fault> {
-        let about = match change {
+        let scope = match change {
             Change::ForceUnlock { resource, .. } => {
-                About { clients: true, ..About::one(&resource.name, Who::These(&[])) }
+                RequestScope { clients: true, ..RequestScope::one(&resource.name, Who::These(&[])) }
             }
             Change::Count { resource, id, .. } | Change::Permits { resource, id, .. } => {
                 let reply = Some((&resource.name, *id));
-                About { reply, ..About::one(&resource.name, Who::These(&[])) }
+                RequestScope { reply, ..RequestScope::one(&resource.name, Who::These(&[])) }
             }
             Change::Announce { client, ttl } => {
                 return self.write(|db, moment| {
@@ -124,13 +124,14 @@ impl Db {
                 return self.write(|db, _| db.erase_client(*client).map(|()| Changed::Done));
             }
         };
-        self.change(&about, |state, now| state.adjust(change, now))?.0
+        self.change(&scope, |state, now| state.adjust(change, now))?.0
     }
 
     pub(super) fn inspect(&mut self, resource: &Resource) -> Result<LockInfo, Fault> {
         self.read(|db, moment| {
-            let about = About { clients: true, ..About::one(&resource.name, Who::All) };
-            let (mut state, _) = db.load_all(&about, moment)?;
+            let scope =
+                RequestScope { clients: true, ..RequestScope::one(&resource.name, Who::All) };
+            let (mut state, _) = db.load_all(&scope, moment)?;
             Ok(state.inspect(resource, moment.now)?)
         })
     }
@@ -138,11 +139,11 @@ impl Db {
     /// Loads the data of the request, runs the model, and stores the changes.
     fn change<T>(
         &mut self,
-        about: &About<'_>,
+        scope: &RequestScope<'_>,
         answer: impl FnOnce(&mut State, u64) -> (T, Vec<Wake>),
     ) -> Result<(T, Woken), Fault> {
         let (answer, woken, state, now) = self.write(|db, moment| {
-            let (mut state, before) = db.load_all(about, moment)?;
+            let (mut state, before) = db.load_all(scope, moment)?;
             let (answer, wakes) = answer(&mut state, moment.now);
             let woken = db.post(&wakes, &state, moment.now)?;
             for (name, record) in before {
@@ -150,7 +151,7 @@ impl Db {
             }
             Ok((answer, woken, state, moment.now))
         })?;
-        if let Some((name, id)) = about.reply {
+        if let Some((name, id)) = scope.reply {
             self.replies.copy_reply(name, id, &state, now);
         }
         self.ring(woken.clone());
@@ -161,23 +162,23 @@ impl Db {
     /// waiter; otherwise `None`.
     fn glance<T>(
         &mut self,
-        about: &About<'_>,
+        scope: &RequestScope<'_>,
         answer: impl FnOnce(&mut State, u64) -> (T, Vec<Wake>),
     ) -> Result<Option<T>, Fault> {
         self.read(|db, moment| {
-            let (mut state, before) = db.load_all(about, moment)?;
+            let (mut state, before) = db.load_all(scope, moment)?;
             let (answer, wakes) = answer(&mut state, moment.now);
             let same = before.iter().all(|(name, record)| state.take(name) == *record);
             Ok((wakes.is_empty() && same).then_some(answer))
         })
     }
 
-    fn load_all<'a>(&self, about: &About<'a>, moment: Moment) -> Result<Loaded<'a>> {
+    fn load_all<'a>(&self, scope: &RequestScope<'a>, moment: Moment) -> Result<Loaded<'a>> {
         let mut state = State::behind(moment.epoch);
-        let mut before = Vec::with_capacity(about.names.len());
-        for (name, who) in &about.names {
+        let mut before = Vec::with_capacity(scope.names.len());
+        for (name, who) in &scope.names {
             let record = self.load(name, *who, moment)?;
-            for client in record.clients().into_iter().filter(|_| about.clients) {
+            for client in record.clients().into_iter().filter(|_| scope.clients) {
                 if let Some(client) = self.load_client(client, moment.now)? {
                     state.put_client(client, moment.now);
                 }
@@ -185,7 +186,7 @@ impl Db {
             state.put(name, record.clone());
             before.push((*name, record));
         }
-        if let Some((name, id)) = about.reply {
+        if let Some((name, id)) = scope.reply {
             state.copy_reply(name, id, &self.replies, moment.now);
         }
         Ok((state, before))

@@ -1,4 +1,4 @@
-//! What stands in the tables: records by name, clients by identity.
+//! What the tables contain: records by name, clients by identity.
 
 use rusqlite::OptionalExtension;
 use serde::{Deserialize, Serialize};
@@ -13,10 +13,10 @@ use crate::{LockName, OwnerId};
 
 /// The stored description of a client and its holds.
 #[derive(Deserialize, Serialize)]
-struct About {
+struct StoredClient {
     #[serde(flatten)]
     process: Process,
-    holds: Vec<Hold>,
+    holds: Vec<StoredHold>,
     more: bool,
     /// The validity and the interval of announcements in milliseconds. Earlier versions do not
     /// write them.
@@ -27,7 +27,7 @@ struct About {
 }
 
 #[derive(Deserialize, Serialize)]
-struct Hold {
+struct StoredHold {
     owner: OwnerId,
     kind: String,
     name: Vec<u8>,
@@ -78,7 +78,7 @@ impl Db {
         let text = serde_json::to_string(record)
             .map_err(|error| unreadable("what should be stored", &error))?;
         let ends = record.ends().map(signed);
-        let wall_end = record.stands_until().map(|end| signed(moment.wall(end)));
+        let wall_end = record.expires_at().map(|end| signed(moment.wall(end)));
         let sql = "INSERT OR REPLACE INTO names VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
         let mut insert = self.connection.prepare_cached(sql)?;
         let (name, kind, permits) = (name.as_bytes(), record.kind(), record.packed_permits());
@@ -92,7 +92,7 @@ impl Db {
         let given = (client.to_string(), &self.boot, signed(now));
         let row: Option<(String, i64)> =
             select.query_row(given, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-        Ok(row.and_then(|(about, ends)| About::read(client, &about, left(ends, now))))
+        Ok(row.and_then(|(about, ends)| StoredClient::read(client, &about, left(ends, now))))
     }
 
     pub(super) fn load_clients(&self, now: u64) -> Result<Vec<ClientEntry>> {
@@ -103,14 +103,14 @@ impl Db {
         while let Some(row) = rows.next()? {
             let (id, about, ends): (String, String, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
             let id = Uuid::try_parse(&id).ok();
-            clients.extend(id.and_then(|id| About::read(id, &about, left(ends, now))));
+            clients.extend(id.and_then(|id| StoredClient::read(id, &about, left(ends, now))));
         }
         Ok(clients)
     }
 
     pub(super) fn store_client(&self, client: &ClientEntry, ttl: u64, now: u64) -> Result<()> {
         let until = now.saturating_add(ttl);
-        let about = serde_json::to_string(&About::of(client, ttl))
+        let about = serde_json::to_string(&StoredClient::of(client, ttl))
             .map_err(|error| unreadable("who the client is", &error))?;
         let sql = "INSERT OR REPLACE INTO clients VALUES (?1, ?2, ?3, ?4)";
         let given = (client.id.to_string(), &self.boot, signed(until), about);
@@ -130,7 +130,7 @@ pub(super) fn read_record(row: &rusqlite::Row<'_>, moment: Moment) -> Result<Rec
     let unreadable = |why: &dyn std::fmt::Display| {
         let name = row.get_ref(0).ok().and_then(|name| name.as_blob().ok());
         let name = LockName::from(name.unwrap_or_default());
-        unreadable(&format!("what stands under {name:?}"), why)
+        unreadable(&format!("the record of {name:?}"), why)
     };
     let text = row.get_ref(2)?.as_str().map_err(|error| unreadable(&error))?;
     let mut record: Record = serde_json::from_str(text).map_err(|error| unreadable(&error))?;
@@ -146,9 +146,9 @@ fn left(ends: i64, now: u64) -> u64 {
     u64::try_from(ends).unwrap_or(0).saturating_sub(now)
 }
 
-impl About {
+impl StoredClient {
     fn of(client: &ClientEntry, ttl: u64) -> Self {
-        let hold = |hold: &Holding| Hold {
+        let hold = |hold: &Holding| StoredHold {
             owner: hold.owner,
             kind: hold.resource.kind.as_str().to_owned(),
             name: hold.resource.name.as_bytes().to_vec(),
@@ -164,7 +164,7 @@ impl About {
     /// Parses a description. It is only for people, so an unreadable one is ignored.
     fn read(id: Uuid, about: &str, left: u64) -> Option<ClientEntry> {
         let Self { process, holds, more, ttl, every } = serde_json::from_str(about).ok()?;
-        let hold = |hold: Hold| {
+        let hold = |hold: StoredHold| {
             let (kind, name) = (Kind::from_word(&hold.kind)?, LockName::from(&hold.name[..]));
             let (resource, since) = (Resource { kind, name }, time(hold.since));
             let left = hold.left.map(time);

@@ -1,4 +1,4 @@
-//! Sweeping out what nobody asked about since it ended. A little after every few changes, in the order
+//! Sweeping out entries that no request has concerned since they expired. A little after every few changes, in the order
 //! of names, so that no request ever waits for long.
 
 use super::db::{Db, Result};

@@ -7,10 +7,10 @@
 
 use std::io::ErrorKind;
 use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::backend::Fault;
 use crate::clock::boot_time;
+use crate::model::now_ms;
 
 /// A point in time by both clocks.
 #[derive(Clone, Copy, Debug)]
@@ -24,8 +24,7 @@ pub(super) struct Moment {
 impl Moment {
     pub(super) fn read() -> Self {
         let now = since_start();
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { now, epoch: (wall.as_millis() as u64).saturating_sub(now) }
+        Self { now, epoch: now_ms().saturating_sub(now) }
     }
 
     /// Converts a time since boot to the wall clock.
@@ -90,8 +89,8 @@ mod tests {
 
     #[test]
     fn both_clocks_are_read_at_once() {
-        let (before, moment) = (SystemTime::now(), Moment::read());
-        let wall = UNIX_EPOCH + std::time::Duration::from_millis(moment.wall(moment.now) + 1);
+        let (before, moment) = (std::time::SystemTime::now(), Moment::read());
+        let wall = crate::model::time(moment.wall(moment.now) + 1);
         assert!(wall >= before);
         assert!(moment.now > 0);
     }

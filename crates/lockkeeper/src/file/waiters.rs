@@ -134,9 +134,9 @@ impl Db {
             let mut select = self.connection.prepare_cached(sql)?;
             let mut rows = select.query((name.as_bytes(), signed(since)))?;
             while let Some(row) = rows.next()? {
-                let place = read(row)?;
-                if !owners.contains(&place.1) {
-                    return Ok(Some(place));
+                let position = read(row)?;
+                if !owners.contains(&position.1) {
+                    return Ok(Some(position));
                 }
             }
         }

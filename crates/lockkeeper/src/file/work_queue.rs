@@ -1,12 +1,12 @@
 //! What the thread of a file store is asked to do, and how it is woken for it.
 //!
-//! It sleeps in `poll(2)`, where it can hear of other processes, too; so it is woken by a byte in a pipe.
+//! It sleeps in `poll(2)`, where another process can wake it up, too; so it is woken by a byte in a pipe.
 //! At most one is written for each of its sleeps: while it is awake a request costs no system call.
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tokio::sync::oneshot;
@@ -15,6 +15,7 @@ use super::db::Db;
 use crate::backend::Fault;
 use crate::backend::subscriptions::Topic;
 use crate::fork::Origin;
+use crate::poison::locked;
 
 /// Work on the database, or on the reason why there is none.
 pub(super) type Work = Box<dyn FnOnce(Result<&mut Db, Fault>) + Send>;
@@ -62,10 +63,6 @@ impl WorkQueue {
         Ok((Arc::new(Self { state: Mutex::default(), bell, closing, origin }), rings))
     }
 
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Queues an order; returns false if the thread has ended, or in a forked child, which has no
     /// such thread and must not touch the files of its parent.
     pub(super) fn push(&self, order: Order) -> bool {
@@ -73,7 +70,7 @@ impl WorkQueue {
             return false;
         }
         let ring = {
-            let mut inner = self.lock();
+            let mut inner = locked(&self.state);
             if inner.closed {
                 return false;
             }
@@ -105,7 +102,7 @@ impl WorkQueue {
     /// Accepts no more orders and drops the queued ones, which fails their callers.
     pub(super) fn shut(&self) {
         let orders = {
-            let mut inner = self.lock();
+            let mut inner = locked(&self.state);
             inner.closed = true;
             std::mem::take(&mut inner.orders)
         };
@@ -113,13 +110,13 @@ impl WorkQueue {
     }
 
     pub(super) fn next(&self) -> Option<Order> {
-        self.lock().orders.pop_front()
+        locked(&self.state).orders.pop_front()
     }
 
     /// Announces that the thread is about to sleep, so that an order wakes it up. False if there is
     /// one.
     pub(super) fn doze(&self) -> bool {
-        let mut inner = self.lock();
+        let mut inner = locked(&self.state);
         inner.asleep = inner.orders.is_empty();
         inner.asleep
     }
@@ -127,7 +124,7 @@ impl WorkQueue {
     /// Records that the thread is awake. A byte that arrives later wakes it up once more, without
     /// effect.
     pub(super) fn wake(&self, rings: &mut PipeReader) {
-        self.lock().asleep = false;
+        locked(&self.state).asleep = false;
         while rings.read(&mut [0; 16]).is_ok_and(|read| read == 16) {}
     }
 }

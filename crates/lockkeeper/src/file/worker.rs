@@ -322,7 +322,7 @@ impl Worker {
     }
 
     fn too_late(&mut self) -> Fault {
-        let fault = Fault::silent("it was not its turn before its time was over");
+        let fault = Fault::silent("the request got no turn within its time limit");
         match &mut self.db {
             Some(db) => db.or_busy(fault),
             None => fault,

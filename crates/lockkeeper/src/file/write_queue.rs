@@ -15,7 +15,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 
 use super::busy_handler;
+use crate::poison::{locked, unpoisoned};
 
 /// In microseconds. A transaction takes some tens of them: most turns come during these pauses, for less than it
 /// costs to wake the waiting thread.
@@ -88,7 +89,7 @@ impl WriteQueue {
 impl Drop for WriteQueue {
     fn drop(&mut self) {
         if let Some(Some(waiter)) = self.waiter.get() {
-            *waiter.state() = TurnState::Closed;
+            *locked(&waiter.state) = TurnState::Closed;
             waiter.changed.notify_all();
         }
     }
@@ -98,7 +99,7 @@ fn opened(log: &Path) -> rustix::io::Result<OwnedFd> {
     open(log, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// What the thread that waits and the one that writes tell each other.
+/// What the thread that waits and the one that writes exchange.
 #[derive(Debug)]
 struct Waiter {
     state: Mutex<TurnState>,
@@ -126,23 +127,19 @@ impl Waiter {
         Ok(waiter)
     }
 
-    fn state(&self) -> MutexGuard<'_, TurnState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for one turn; false at the end.
     fn serve(&self, log: &Path) -> bool {
-        let state = self.changed.wait_while(self.state(), |state| {
+        let state = self.changed.wait_while(locked(&self.state), |state| {
             matches!(state, TurnState::Idle | TurnState::Came(_))
         });
-        if matches!(*state.unwrap_or_else(PoisonError::into_inner), TurnState::Closed) {
+        if matches!(*unpoisoned(state), TurnState::Closed) {
             return false;
         }
         let came = opened(log).and_then(|log| {
             rustix::io::retry_on_intr(|| flock(&log, FlockOperation::LockExclusive))?;
             Ok(Turn(log))
         });
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         if let TurnState::Wanted = *state {
             *state = TurnState::Came(came);
             self.changed.notify_all();
@@ -153,12 +150,12 @@ impl Waiter {
 
     fn wait(&self) -> Entered {
         let begun = Instant::now();
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         *state = TurnState::Wanted;
         self.changed.notify_all();
         loop {
             let waited = self.changed.wait_timeout(state, CHECKED.min(busy_handler::left()));
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = unpoisoned(waited).0;
             let entered = match std::mem::replace(&mut *state, TurnState::Idle) {
                 TurnState::Came(Ok(turn)) => Entered::Turn(turn),
                 TurnState::Came(Err(_)) => Entered::Unlockable,

@@ -6,46 +6,12 @@
 // first definition of a label, so `rustdoc_links.md`, which comes first here, turns the same labels
 // into links to items. `tests/links.rs` checks both.
 
-#[doc = include_str!("rustdoc_links.md")]
-#[doc = include_str!("choosing.md")]
-pub mod choosing {}
+macro_rules! chapters {
+    ($($name:ident)*) => {
+        $(#[doc = include_str!("rustdoc_links.md")]
+        #[doc = include_str!(concat!(stringify!($name), ".md"))]
+        pub mod $name {})*
+    };
+}
 
-#[doc = include_str!("rustdoc_links.md")]
-#[doc = include_str!("guarantees.md")]
-pub mod guarantees {}
-
-#[doc = include_str!("rustdoc_links.md")]
-#[doc = include_str!("failures.md")]
-pub mod failures {}
-
-#[doc = include_str!("rustdoc_links.md")]
-#[doc = include_str!("failover.md")]
-pub mod failover {}
-
-#[doc = include_str!("rustdoc_links.md")]
-#[doc = include_str!("cluster.md")]
-pub mod cluster {}
-
-#[doc = include_str!("rustdoc_links.md")]
-#[doc = include_str!("quorum.md")]
-pub mod quorum {}
-
-#[doc = include_str!("rustdoc_links.md")]
-#[doc = include_str!("fencing.md")]
-pub mod fencing {}
-
-#[doc = include_str!("rustdoc_links.md")]
-#[doc = include_str!("redisson.md")]
-pub mod redisson {}
-
-#[doc = include_str!("rustdoc_links.md")]
-#[doc = include_str!("redis.md")]
-pub mod redis {}
-
-#[doc = include_str!("rustdoc_links.md")]
-#[doc = include_str!("file.md")]
-pub mod file {}
-
-#[doc = include_str!("rustdoc_links.md")]
-#[doc = include_str!("command_line.md")]
-pub mod command_line {}
+chapters! { choosing guarantees failures failover cluster quorum fencing redisson redis file command_line }

@@ -1,6 +1,6 @@
 //! The fair lock: a lock and the queue of its waiters.
 //!
-//! **Silence removes a waiter only while other waiters are heard.** If no waiter was heard for 1.5 s,
+//! **Silence removes a waiter only while other waiters send heartbeats.** If no waiter sent one for 1.5 s,
 //! the server was stalled or unreachable for all. Then every waiter keeps its queue position for three
 //! more seconds, at most once a minute. A queue that has only waiters of lockkeeper expires after a
 //! minute without a sign of life.
@@ -31,7 +31,7 @@ pub(super) struct Grace {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Queue {
     waiting: VecDeque<OwnerId>,
-    heard: HashMap<OwnerId, u64>,
+    heartbeats: HashMap<OwnerId, u64>,
     /// When the queue expires if no more heartbeats arrive.
     pub(super) ends: u64,
 }
@@ -49,19 +49,19 @@ impl Queue {
                 break;
             }
             self.waiting.pop_front();
-            self.heard.remove(&first);
+            self.heartbeats.remove(&first);
         }
         (self.waiting.front().copied(), self.waiting.len() < before)
     }
 
     fn is_alive(&self, owner: OwnerId, now: u64) -> bool {
-        self.heard.get(&owner).is_some_and(|heard| heard + SILENT >= now)
+        self.heartbeats.get(&owner).is_some_and(|heard| heard + SILENT >= now)
     }
 
     /// Records a heartbeat; returns false if the waiter is not in the queue. A heartbeat soon after
     /// the previous one changes nothing, so that a file store answers it without a write.
-    fn hear(&mut self, owner: OwnerId, now: u64) -> bool {
-        let Some(heard) = self.heard.get_mut(&owner) else { return false };
+    fn record_heartbeat(&mut self, owner: OwnerId, now: u64) -> bool {
+        let Some(heard) = self.heartbeats.get_mut(&owner) else { return false };
         if *heard + RECENT < now {
             *heard = now;
         }
@@ -70,25 +70,25 @@ impl Queue {
 
     fn join(&mut self, owner: OwnerId, now: u64) {
         self.waiting.push_back(owner);
-        self.heard.insert(owner, now);
+        self.heartbeats.insert(owner, now);
         self.ends = now + LASTS;
     }
 
     /// Returns each waiter with the time of its last heartbeat, the next one first.
     #[cfg(feature = "file")]
     pub(super) fn positions(&self) -> impl Iterator<Item = (OwnerId, u64)> {
-        let heard = |owner: &OwnerId| self.heard.get(owner).copied().unwrap_or(0);
+        let heard = |owner: &OwnerId| self.heartbeats.get(owner).copied().unwrap_or(0);
         self.waiting.iter().map(move |owner| (*owner, heard(owner)))
     }
 
     #[cfg(feature = "file")]
-    pub(super) fn of(places: &[(OwnerId, u64)], ends: u64) -> Self {
-        let waiting = places.iter().map(|(owner, _)| *owner).collect();
-        Self { waiting, heard: places.iter().copied().collect(), ends }
+    pub(super) fn of(positions: &[(OwnerId, u64)], ends: u64) -> Self {
+        let waiting = positions.iter().map(|(owner, _)| *owner).collect();
+        Self { waiting, heartbeats: positions.iter().copied().collect(), ends }
     }
 
     fn leave(&mut self, owner: OwnerId) -> bool {
-        if self.heard.remove(&owner).is_none() {
+        if self.heartbeats.remove(&owner).is_none() {
             return false;
         }
         let index = self.waiting.iter().position(|waiting| *waiting == owner);
@@ -117,7 +117,7 @@ impl State {
         self.forget_queue(name, now);
         let silence_kills = self.deadly(name, now);
         let queue = self.queues.entry(name.clone()).or_default();
-        let queued = queue.hear(*owner, now);
+        let queued = queue.record_heartbeat(*owner, now);
         let (first, dropped) = queue.head(now, silence_kills);
         if left.is_none() && first.is_none_or(|first| first == *owner) {
             queue.leave(*owner);
@@ -159,14 +159,14 @@ impl State {
     }
 
     /// Records the heartbeats of the whole batch before any waiter is dropped as stale.
-    pub(super) fn hear_all(&mut self, batch: &[Renew], now: u64) {
+    pub(super) fn record_heartbeats(&mut self, batch: &[Renew], now: u64) {
         for Renew { resource, .. } in batch.iter().filter(|renew| renew.waiting) {
             self.forget_queue(&resource.name, now);
             self.deadly(&resource.name, now);
         }
         for Renew { resource, owner, .. } in batch.iter().filter(|renew| renew.waiting) {
             if let Some(queue) = self.queues.get_mut(&resource.name) {
-                queue.hear(*owner, now);
+                queue.record_heartbeat(*owner, now);
             }
         }
     }
@@ -177,7 +177,7 @@ impl State {
         let free = self.living(name, now).is_none();
         let silence_kills = self.deadly(name, now);
         let Some(queue) = self.queues.get_mut(name) else { return Renewed::Due };
-        let queued = queue.hear(request.owner, now);
+        let queued = queue.record_heartbeat(request.owner, now);
         let first = queue.head(now, silence_kills).0;
         queue.ends = now + LASTS;
         self.tidy_queue(name);
@@ -218,7 +218,7 @@ impl State {
         if let Some(grace) = self.graces.get(name).filter(|grace| grace.expires >= now) {
             return now >= grace.over;
         }
-        let newest = self.queues.get(name).and_then(|queue| queue.heard.values().max());
+        let newest = self.queues.get(name).and_then(|queue| queue.heartbeats.values().max());
         if newest.is_none_or(|newest| newest + STALLED >= now) {
             return true;
         }

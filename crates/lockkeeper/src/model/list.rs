@@ -63,6 +63,11 @@ pub(crate) fn millis(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
+/// The local wall clock in milliseconds.
+pub(crate) fn now_ms() -> u64 {
+    millis(SystemTime::now())
+}
+
 pub(crate) fn time(millis: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(millis)
 }

@@ -6,7 +6,7 @@ use super::*;
 impl State {
     pub(super) fn acquire_plain(&mut self, request: &Acquire, now: u64) -> Result<Attempt> {
         if let Some(from) = request.from {
-            return self.hand_over(request, from, now);
+            return self.hand_off_plain(request, from, now);
         }
         if !request.also.is_empty() {
             return self.acquire_together(request, now);
@@ -54,7 +54,7 @@ impl State {
         Ok(Attempt::GRANTED)
     }
 
-    fn hand_over(&mut self, request: &Acquire, from: OwnerId, now: u64) -> Result<Attempt> {
+    fn hand_off_plain(&mut self, request: &Acquire, from: OwnerId, now: u64) -> Result<Attempt> {
         let name = &request.resource.name;
         let is_lock = request.resource.kind == Kind::Lock;
         let Some(entry) = self.living(name, now) else { return Ok(Attempt::Gone) };

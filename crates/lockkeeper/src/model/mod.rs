@@ -32,7 +32,8 @@ mod rw_waiting;
 pub(crate) use counter::REMEMBERED;
 pub(crate) use counter::check_change;
 #[cfg(feature = "file")]
-pub(crate) use list::{Process, millis, time};
+pub(crate) use list::Process;
+pub(crate) use list::{millis, now_ms, time};
 #[cfg(feature = "redis")]
 pub(crate) use permits::{ENDLESS, check_acquire, check_count, distinct};
 #[cfg(feature = "file")]
@@ -242,7 +243,7 @@ impl State {
 
     /// Renews or checks holds and queue positions.
     pub fn renew(&mut self, batch: &[Renew], now: u64) -> (Vec<Result<Renewed>>, Vec<Wake>) {
-        self.hear_all(batch, now);
+        self.record_heartbeats(batch, now);
         let mut all = Vec::new();
         let renew = |renew| {
             let renewed = self.renew_one(renew, now);

@@ -56,7 +56,7 @@ impl Record {
     }
 
     /// Returns when the lock or counter expires, for people; `None` if it is free or never expires.
-    pub(crate) fn stands_until(&self) -> Option<u64> {
+    pub(crate) fn expires_at(&self) -> Option<u64> {
         self.entry.as_ref().map(|entry| entry.expires).filter(|expires| *expires < NEVER)
     }
 
@@ -153,11 +153,11 @@ impl Record {
 /// The model drops stale waiters at the front and stops at the first one that is not stale. It also
 /// checks whether any waiter sent a heartbeat [`lately`]. The waiters of the request itself may
 /// leave the queue, so both must be known of other waiters.
-pub(crate) fn ends_front(heard: u64, now: u64) -> bool {
-    heard >= least_alive(now)
+pub(crate) fn ends_front(heartbeat: u64, now: u64) -> bool {
+    heartbeat >= least_alive(now)
 }
 
-/// Since when a waiter must have been heard of to be alive.
+/// Since when a waiter must have sent a heartbeat to be alive.
 pub(crate) fn least_alive(now: u64) -> u64 {
     now.saturating_sub(fair::SILENT)
 }

@@ -129,7 +129,7 @@ impl State {
             (kind, _) if !request.also.is_empty() => Err(unfit(kind)),
             (Kind::Read, Some(_)) => Err(unfit(Kind::Read)),
             (Kind::Read, None) => self.acquire_read(request, now),
-            (_, Some(from)) => Ok(self.hand_write_over(request, from, now)),
+            (_, Some(from)) => Ok(self.hand_off_write(request, from, now)),
             (_, None) => self.acquire_write(request, now),
         }
     }
@@ -217,7 +217,7 @@ impl State {
         Ok(self.grant(request, now))
     }
 
-    fn hand_write_over(&mut self, request: &Acquire, from: OwnerId, now: u64) -> Attempt {
+    fn hand_off_write(&mut self, request: &Acquire, from: OwnerId, now: u64) -> Attempt {
         let (name, owner) = (&request.resource.name, request.owner);
         let until = now + request.ttl;
         let Some(entry) = self.living(name, now) else { return Attempt::Gone };

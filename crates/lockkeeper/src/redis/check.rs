@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::Inner;
+use super::RedisInner;
 use super::cluster::Cluster;
 use super::command::Command;
-use super::connection::committer::Terms;
+use super::connection::committer::AckTerms;
 use super::reply::{Info, Time};
 use super::resp::Value;
 use super::shard::Shard;
@@ -18,7 +18,7 @@ const SETTINGS: [&str; 3] = ["appendfsync", "save", "min-replicas-to-write"];
 /// Whether a node refuses all slots while one has no primary.
 const COVERAGE: &str = "cluster-require-full-coverage";
 
-impl Inner {
+impl RedisInner {
     pub(super) async fn check(&self) -> Result<Vec<Finding>, Fault> {
         match (self.route.only(), self.route.cluster()) {
             (Some(shard), _) => self.check_server(shard, None).await,
@@ -375,7 +375,7 @@ impl<'a> Replica<'a> {
 fn replication(
     info: &Info,
     config: &Config,
-    terms: Option<Terms>,
+    terms: Option<AckTerms>,
     expected: Option<usize>,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -406,7 +406,7 @@ fn replication(
         );
         findings.push(Finding::danger("replication", detail, "restore the replicas"));
     }
-    if let Some(Terms { replicas, is_strict: true, .. }) = terms
+    if let Some(AckTerms { replicas, is_strict: true, .. }) = terms
         && in_time < replicas as usize
     {
         let detail = format!(
@@ -436,7 +436,7 @@ fn replicas_of_member(info: &Info) -> Option<Finding> {
 }
 
 /// Returns what acknowledgement by replicas proves.
-fn acknowledgement(count: &str, all: usize, terms: Option<Terms>) -> Finding {
+fn acknowledgement(count: &str, all: usize, terms: Option<AckTerms>) -> Finding {
     let fenced = "use fenced locks where it must not happen";
     let ask = format!("let all of them acknowledge each lock (acknowledged_by), or {fenced}");
     let detail = match terms {
@@ -444,18 +444,18 @@ fn acknowledgement(count: &str, all: usize, terms: Option<Terms>) -> Finding {
             "{count}, and none must acknowledge a lock: what the primary answered last may not have \
              reached them when one takes over, so that a lock may be held by two clients"
         ),
-        Some(Terms { replicas, is_strict: true, .. }) if replicas as usize >= all => {
+        Some(AckTerms { replicas, is_strict: true, .. }) if replicas as usize >= all => {
             let detail = format!(
                 "{count}, and all must acknowledge each lock: whichever is promoted has it; no lock \
                  is granted while one of them is away"
             );
             return Finding::fine("replication", detail);
         }
-        Some(Terms { is_strict: false, .. }) if all == 1 => format!(
+        Some(AckTerms { is_strict: false, .. }) if all == 1 => format!(
             "{count}, which acknowledges each lock while it is connected: a lock acquired without it \
              may be held by two clients after a failover"
         ),
-        Some(Terms { replicas, .. }) => format!(
+        Some(AckTerms { replicas, .. }) => format!(
             "{count}, and {replicas} must acknowledge each lock: it survives if one that \
              acknowledged it is promoted, and may be held by two clients if another one is"
         ),

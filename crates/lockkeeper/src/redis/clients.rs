@@ -2,26 +2,25 @@
 //! that no reader has to scan for them. Set and announcement are in two slots of a cluster, so they are
 //! written by two requests: an entry of the set without an announcement is skipped, and both expire.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use futures_util::future::join_all;
 use uuid::Uuid;
 
 use super::command::Command;
 use super::list::{cursor, index, of_key};
-use super::{Inner, keys, script};
+use super::{RedisInner, keys, script};
 use crate::backend::{
     Changed, ClientEntry, ClientInfo, Fault, Holding, Kind, List, Page, Resource, Seen,
 };
+use crate::model::{millis, time};
 use crate::{LockName, OwnerId};
 
-impl Inner {
+impl RedisInner {
     pub(super) async fn announce(&self, client: ClientEntry, ttl: u64) -> Result<Changed, Fault> {
         let ClientEntry { id, info, holds, more, seen } = client;
-        let started = info.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let started = millis(info.started);
         let (key, list) = (keys::client(id), keys::clients());
         let call = script::CLIENT_ANNOUNCE.call(1).arg(&key).arg(ttl);
-        let call = call.arg(info.host).arg(info.pid).arg(info.program).arg(started as u64);
+        let call = call.arg(info.host).arg(info.pid).arg(info.program).arg(started);
         let call = call.arg(write_holds(&holds)).arg(u8::from(more));
         let call = call.arg(seen.map_or(0, |seen| seen.every.as_millis() as u64));
         let entry = script::CLIENT_LIST.call(1).arg(list).arg(ttl);
@@ -102,7 +101,7 @@ fn said(id: Uuid, fields: Vec<Vec<u8>>, left: Option<i64>) -> Option<ClientEntry
         let found = fields.chunks_exact(2).find(|pair| pair[0] == name.as_bytes());
         found.map(|pair| String::from_utf8_lossy(&pair[1]).into_owned())
     };
-    let started = UNIX_EPOCH + Duration::from_millis(field("start")?.parse().ok()?);
+    let started = time(field("start")?.parse().ok()?);
     let info = ClientInfo {
         host: field("host")?,
         pid: field("pid")?.parse().ok()?,
@@ -127,8 +126,8 @@ pub(super) fn victim<T>(call: Command<T>, client: Option<&ClientInfo>) -> Comman
     let Some(ClientInfo { host, pid, program, started }) = client else {
         return call.arg("").arg("").arg("").arg("");
     };
-    let started = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    call.arg(host).arg(pid).arg(program).arg(started as u64)
+    let started = millis(*started);
+    call.arg(host).arg(pid).arg(program).arg(started)
 }
 
 /// Formats one line per hold: number, kind, permits, time of acquisition, the name in hexadecimal
@@ -136,17 +135,15 @@ pub(super) fn victim<T>(call: Command<T>, client: Option<&ClientInfo>) -> Comman
 fn write_holds(holds: &[Holding]) -> String {
     use std::fmt::Write;
     let mut text = String::new();
-    let millis =
-        |time: &SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     for Holding { owner, resource, count, since, left } in holds {
-        let since = millis(since);
+        let since = millis(*since);
         let (number, kind) = (owner.number, resource.kind.as_str());
         let _ = write!(text, "{number} {kind} {count} {since} ");
         for byte in resource.name.as_bytes() {
             let _ = write!(text, "{byte:02x}");
         }
         if let Some(left) = left {
-            let _ = write!(text, " {}", millis(left));
+            let _ = write!(text, " {}", millis(*left));
         }
         text.push('\n');
     }
@@ -158,7 +155,7 @@ fn read_holding(client: Uuid, line: &str) -> Option<Holding> {
     let owner = OwnerId { client, number: parts.next()?.parse().ok()? };
     let kind = Kind::from_word(parts.next()?)?;
     let count = parts.next()?.parse().ok()?;
-    let time = |millis: &str| Some(UNIX_EPOCH + Duration::from_millis(millis.parse().ok()?));
+    let time = |millis: &str| Some(time(millis.parse().ok()?));
     let since = time(parts.next()?)?;
     let digits = parts.next()?.as_bytes().chunks_exact(2);
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();

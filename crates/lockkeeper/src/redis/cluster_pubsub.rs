@@ -18,22 +18,22 @@ use tokio::time::{Instant, sleep};
 use super::cluster::Cluster;
 use super::primary::Primary;
 use super::publish::Wakes;
-use super::pubsub::{self, Home, Order, Pending, PubSub};
+use super::pubsub::{self, ConnectionKey, Order, Pending, PubSub};
 use super::{keys, slot};
 use crate::backend::subscriptions::{Edge, Subscriptions, Topic};
 use crate::options::ClientOptions;
 
-struct Homes {
+struct TopicRouter {
     cluster: Arc<Cluster>,
     wakes: Wakes,
     options: ClientOptions,
     hub: Subscriptions,
     pending: Pending,
-    connections: HashMap<Home, mpsc::UnboundedSender<Order>>,
+    connections: HashMap<ConnectionKey, mpsc::UnboundedSender<Order>>,
     /// Aborted when dropped.
     tasks: JoinSet<()>,
     /// Where each topic is subscribed to.
-    placed: HashMap<Topic, Vec<Home>>,
+    routed: HashMap<Topic, Vec<ConnectionKey>>,
 }
 
 /// Runs until the client is closed.
@@ -46,7 +46,7 @@ pub(super) async fn run(
     closing: Arc<Notify>,
 ) {
     let mut versions = cluster.versions();
-    let mut homes = Homes {
+    let mut found = TopicRouter {
         cluster,
         wakes,
         options,
@@ -54,42 +54,42 @@ pub(super) async fn run(
         pending: Arc::default(),
         connections: HashMap::new(),
         tasks: JoinSet::new(),
-        placed: HashMap::new(),
+        routed: HashMap::new(),
     };
     loop {
         tokio::select! {
             order = orders.recv() => match order {
-                Some((topic, edge)) => homes.follow(topic, edge),
+                Some((topic, edge)) => found.follow(topic, edge),
                 None => break,
             },
-            Ok(()) = versions.changed() => homes.move_topics(),
+            Ok(()) = versions.changed() => found.move_topics(),
             () = closing.notified() => break,
         }
     }
-    pubsub::close(&homes.hub);
+    pubsub::close(&found.hub);
 }
 
-impl Homes {
+impl TopicRouter {
     fn follow(&mut self, topic: Topic, edge: Edge) {
         if edge == Edge::Last {
-            for home in self.placed.remove(&topic).unwrap_or_default() {
-                self.order(home, topic.clone(), edge);
+            for key in self.routed.remove(&topic).unwrap_or_default() {
+                self.order(key, topic.clone(), edge);
             }
             return;
         }
         // Asked again where it is, or for the first time where it belongs.
-        let homes = match self.placed.get(&topic) {
-            Some(homes) => homes.clone(),
-            None => self.homes_of(&topic),
+        let found = match self.routed.get(&topic) {
+            Some(found) => found.clone(),
+            None => self.keys_of(&topic),
         };
-        for home in &homes {
-            self.order(*home, topic.clone(), edge);
+        for key in &found {
+            self.order(*key, topic.clone(), edge);
         }
-        self.placed.insert(topic, homes);
+        self.routed.insert(topic, found);
     }
 
     /// Where a topic belongs now; nowhere if no shard serves its slot.
-    fn homes_of(&self, topic: &Topic) -> Vec<Home> {
+    fn keys_of(&self, topic: &Topic) -> Vec<ConnectionKey> {
         let Some(channel) = keys::topic_channel(topic) else { return Vec::new() };
         let wakes = match topic {
             Topic::Notice(_) => Wakes::Classic,
@@ -105,27 +105,27 @@ impl Homes {
     }
 
     fn move_topics(&mut self) {
-        let placed: Vec<_> = self.placed.keys().cloned().collect();
-        for topic in placed {
-            let homes = self.homes_of(&topic);
-            let old = self.placed.insert(topic.clone(), homes.clone()).unwrap_or_default();
-            if homes == old {
+        let routed: Vec<_> = self.routed.keys().cloned().collect();
+        for topic in routed {
+            let found = self.keys_of(&topic);
+            let old = self.routed.insert(topic.clone(), found.clone()).unwrap_or_default();
+            if found == old {
                 continue;
             }
-            for home in old.iter().filter(|home| !homes.contains(home)) {
-                self.order(*home, topic.clone(), Edge::Last);
+            for key in old.iter().filter(|key| !found.contains(key)) {
+                self.order(*key, topic.clone(), Edge::Last);
             }
             self.hub.broken_of(&topic);
-            for home in homes.iter().filter(|home| !old.contains(home)) {
-                self.order(*home, topic.clone(), Edge::First);
+            for key in found.iter().filter(|key| !old.contains(key)) {
+                self.order(*key, topic.clone(), Edge::First);
             }
         }
     }
 
-    fn order(&mut self, home: Home, topic: Topic, edge: Edge) {
-        let connection = self.connections.entry(home).or_insert_with(|| {
+    fn order(&mut self, key: ConnectionKey, topic: Topic, edge: Edge) {
+        let connection = self.connections.entry(key).or_insert_with(|| {
             let (orders, inbox) = mpsc::unbounded_channel();
-            let shard = home.and_then(|lane| {
+            let shard = key.and_then(|lane| {
                 self.cluster.shards().into_iter().find(|shard| shard.lane == lane)
             });
             let primary = match shard {
@@ -138,7 +138,7 @@ impl Homes {
                 }
             };
             let mut pubsub = PubSub {
-                home,
+                key,
                 primary,
                 options: self.options.clone(),
                 hub: self.hub.clone(),

@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use uuid::Uuid;
 
 use super::publish::Wakes;
-use super::reply::{Form, Reply};
+use super::reply::{Reply, ReplyForm};
 use super::resp::Value;
 use crate::OwnerId;
 use crate::backend::Fenced;
@@ -73,7 +73,7 @@ pub(super) struct Command<T = Value> {
     /// The number of arguments in `body`.
     count: usize,
     body: Body,
-    pub(super) form: Form,
+    pub(super) form: ReplyForm,
     pub(super) in_order: bool,
     /// It follows `ASKING`: a node serves it that is about to get its slot.
     pub(super) asks: bool,
@@ -83,7 +83,7 @@ pub(super) struct Command<T = Value> {
 impl<T: Reply> Command<T> {
     #[inline(always)]
     fn new(head: Head) -> Self {
-        let (form, reply) = (Form::of::<T>(), PhantomData);
+        let (form, reply) = (ReplyForm::of::<T>(), PhantomData);
         Self { head, count: 0, body: Body::reused(), form, in_order: false, asks: false, reply }
     }
 

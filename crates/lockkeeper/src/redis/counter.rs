@@ -14,7 +14,7 @@ use super::*;
 use crate::LockName;
 use crate::backend::CountChange;
 
-impl Inner {
+impl RedisInner {
     pub(super) fn acquire_counter(&self, request: &Acquire) -> Command<Attempt> {
         let call = remembered(&script::SEMAPHORE_ACQUIRE, 2, &request.resource);
         let call = call.arg(request.owner).arg(request.count);
@@ -41,7 +41,7 @@ impl Inner {
     /// Records that a request was answered. It cannot execute again, unless an earlier attempt of
     /// it still may.
     pub(super) fn settle(&self, name: &LockName, id: OwnerId) {
-        if self.route.fences() {
+        if self.route.revokes_lost_requests() {
             locked(&self.settled).note(name, id);
         }
     }
@@ -111,7 +111,7 @@ pub(super) struct Settled {
 }
 
 /// How many are appended to one request: more than one request adds, so that the table shrinks.
-const TOLD_AT_ONCE: usize = 8;
+const FORGOTTEN_AT_ONCE: usize = 8;
 
 /// How long an answered request is kept nevertheless: a request repeated by mistake must not count
 /// twice.
@@ -134,13 +134,13 @@ impl Settled {
 
     fn take(&mut self, name: &LockName) -> Vec<OwnerId> {
         let Some(ids) = self.by_name.get_mut(name) else { return Vec::new() };
-        let ripe = ids.iter().take(TOLD_AT_ONCE).take_while(|(at, _)| at.elapsed() >= GRACE);
+        let ripe = ids.iter().take(FORGOTTEN_AT_ONCE).take_while(|(at, _)| at.elapsed() >= GRACE);
         let ripe = ripe.count();
-        let told = ids.drain(..ripe).map(|(_, id)| id).collect();
+        let forgotten = ids.drain(..ripe).map(|(_, id)| id).collect();
         if ids.is_empty() {
             self.by_name.remove(name);
         }
-        told
+        forgotten
     }
 }
 

@@ -84,7 +84,7 @@ impl ErrorReply {
     pub(super) fn meaning(&self, text: String) -> Fault {
         let detail = &self.detail;
         let says = |words: &[&str]| words.iter().any(|word| self.says(word));
-        let told = |words: &[&str]| words.iter().any(|word| detail.contains(word));
+        let contains = |words: &[&str]| words.iter().any(|word| detail.contains(word));
         let advised = |advice: &str| format!("{text}: {advice}").into();
         match &self.code[..] {
             _ if says(&["WRONGKIND"]) => {
@@ -114,14 +114,18 @@ impl ErrorReply {
             // `DENIED` is the error of protected mode; the last words are of Valkey, about a command inside a
             // script.
             _ if says(&["NOPERM", "NOAUTH", "WRONGPASS", "DENIED"])
-                || told(&["can't run this command", "can't access", "ACL failure in script"]) =>
+                || contains(&[
+                    "can't run this command",
+                    "can't access",
+                    "ACL failure in script",
+                ]) =>
             {
                 Fault::Denied { detail: text.into() }
             }
-            _ if told(&["DB index is out of range"]) => {
+            _ if contains(&["DB index is out of range"]) => {
                 Fault::Invalid { detail: advised("check the number of the database in the URL") }
             }
-            _ if told(&["max number of clients"]) => Fault::Refused {
+            _ if contains(&["max number of clients"]) => Fault::Refused {
                 detail: advised("raise maxclients of the server, or close connections to it"),
             },
             _ if says(&NOT_NOW) => Fault::refused(text),

@@ -45,17 +45,17 @@ pub(super) fn queue(name: &LockName) -> Command<Vec<Vec<u8>>> {
 }
 
 /// Renews queue positions. Consecutive entries of one lock share its keys.
-pub(super) fn keep_places(batch: &[&Renew], wakes: Wakes) -> Command<Renewals> {
+pub(super) fn keep_positions(batch: &[&Renew], wakes: Wakes) -> Command<Renewals> {
     let locks = || batch.chunk_by(|a, b| a.resource == b.resource);
     let mut call = script::FAIR_KEEP.call(5 * locks().count());
-    for places in locks() {
-        call = with_keys(call, &places[0].resource.name);
+    for waiters in locks() {
+        call = with_keys(call, &waiters[0].resource.name);
     }
     call = call.arg(wakes.publish());
-    for places in locks() {
-        call = call.arg(keys::channel(&places[0].resource.name)).arg(places.len());
-        for place in places {
-            call = call.arg(place.owner);
+    for waiters in locks() {
+        call = call.arg(keys::channel(&waiters[0].resource.name)).arg(waiters.len());
+        for waiter in waiters {
+            call = call.arg(waiter.owner);
         }
     }
     call

@@ -130,8 +130,7 @@ pub(super) fn latch_channel(name: &LockName) -> Derived<'_> {
 /// The channel that notifies one waiter of a fair lock of its turn.
 fn turn_channel(name: &LockName, owner: &OwnerId) -> Vec<u8> {
     let mut channel = channel(name).to_vec();
-    channel.push(b':');
-    channel.extend_from_slice(owner.encode(&mut OwnerId::encode_buffer()));
+    channel.extend_from_slice(format!(":{owner}").as_bytes());
     channel
 }
 

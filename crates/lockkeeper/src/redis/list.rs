@@ -6,20 +6,20 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use uuid::Uuid;
 
 use super::command::{Argument, Command};
+use super::publish::Wakes;
 use super::reply::{ForcedLog, Reply, Scan, Word, ttl};
 use super::resp::Value;
 use super::shard::Shard;
 use super::slot::SLOTS;
-use super::{Inner, keys, permits, rw, script};
+use super::{RedisInner, keys, permits, rw, script};
 use crate::backend::{
     Fault, Holder, Kind, List, LockInfo, Page, Pattern, Resource, Select, Topic, Ttl,
 };
-use crate::model;
+use crate::model::{self, now_ms};
 use crate::{LockName, PermitId};
 
 /// How many fields of a hash, or permits of a semaphore, are read: enough to determine the kind and
@@ -53,7 +53,7 @@ impl ScanPosition {
     }
 }
 
-impl Inner {
+impl RedisInner {
     fn position(&self, request: &List) -> ScanPosition {
         let Some(cluster) = self.route.cluster() else {
             let (shard, from) = (self.route.only().cloned(), index(request));
@@ -95,21 +95,22 @@ impl Inner {
 
     async fn list_locks(&self, request: &List, pattern: &Pattern) -> Result<Page, Fault> {
         let mut at = self.position(request);
-        let mut page = std::mem::take(&mut at.page);
+        let page = std::mem::take(&mut at.page);
         let Some(shard) = &at.shard else { return Ok(page) };
-        let step = self.scan(shard, (at.from, request.limit), pattern, &mut page.incomplete);
-        let (locks, next) = match step.await {
-            Ok(found) => found,
+        let mut read = ShardRead { shard, wakes: self.wakes, page };
+        let next = match self.scan(&mut read, (at.from, request.limit), pattern).await {
+            Ok(next) => next,
             // The locks of other shards can still be listed.
             Err(fault) if fault.may_pass() && self.route.only().is_none() => {
                 let address = shard.primary.address().unwrap_or_default();
                 let said = fault.to_string().replace(&format!("{address}: "), "");
-                page.faults.push(Fault::silent(format!("{address}: {said}")));
-                (Vec::new(), 0)
+                read.page.locks.clear();
+                read.page.faults.push(Fault::silent(format!("{address}: {said}")));
+                0
             }
             Err(fault) => return Err(fault),
         };
-        page.locks = locks;
+        let mut page = read.page;
         page.next = match next {
             0 => at.after.clone(),
             next => Some(at.cursor(next)),
@@ -123,18 +124,18 @@ impl Inner {
         Ok(page)
     }
 
-    /// Makes one step of a scan. Returns its locks, and where the next step begins.
+    /// Makes one step of a scan. Returns where the next step begins.
     async fn scan(
         &self,
-        shard: &Shard,
+        read: &mut ShardRead<'_>,
         (from, limit): (u64, u32),
         pattern: &Pattern,
-        incomplete: &mut bool,
-    ) -> Result<(Vec<LockInfo>, u64), Fault> {
+    ) -> Result<u64, Fault> {
+        let connection = &read.shard.connection;
         // The permit key of a semaphore matches no pattern for its name, so SCAN gets no pattern. A
         // pattern for all names need not be matched at all.
         let scan = Command::plain("SCAN").arg(from).arg("COUNT").arg(limit);
-        let Scan { next, found } = shard.connection.call(scan).await?;
+        let Scan { next, found } = connection.call(scan).await?;
         // It may return a key twice, even within one step.
         let mut seen = HashSet::with_capacity(found.len());
         let keys: Vec<_> = found
@@ -142,8 +143,7 @@ impl Inner {
             .filter(|key| seen.insert(key.clone()) && !keys::is_beside(key))
             .filter_map(|key| Candidate::of(key, pattern))
             .collect();
-        let types =
-            shard.connection.read(keys.iter().map(|c| of_key("TYPE", &c.key)).collect()).await?;
+        let types = connection.read(keys.iter().map(|c| of_key("TYPE", &c.key)).collect()).await?;
         let mut hashes = Vec::new();
         let mut semaphores = Vec::new();
         for (candidate, kind) in keys.into_iter().zip(types) {
@@ -151,83 +151,13 @@ impl Inner {
                 Ok(Word(kind)) if kind == "hash" => hashes.extend(candidate.hash),
                 Ok(Word(kind)) if kind == "zset" => semaphores.extend(candidate.permits),
                 Ok(_) => {}
-                Err(_) => *incomplete = true,
+                Err(_) => read.page.incomplete = true,
             }
         }
-        let mut locks = self.read_hashes(shard, hashes, incomplete).await?;
-        locks.extend(self.read_semaphores(shard, semaphores, incomplete).await?);
-        self.count_waiters(shard, &mut locks).await?;
-        Ok((locks, next))
-    }
-
-    /// Reads locks, fair locks and read/write locks; skips other hashes.
-    async fn read_hashes(
-        &self,
-        shard: &Shard,
-        names: Vec<LockName>,
-        incomplete: &mut bool,
-    ) -> Result<Vec<LockInfo>, Fault> {
-        let lengths = names.iter().map(|name| of_key("LLEN", keys::queue(name)));
-        let (fields, ttls, lengths) = tokio::try_join!(
-            shard.connection.read(names.iter().map(some_fields).collect()),
-            shard.connection.read(names.iter().map(|n| of_key("PTTL", n.as_bytes())).collect()),
-            shard.connection.read::<i64>(lengths.collect())
-        )?;
-        let (mut found, mut shared) = (Vec::new(), Vec::new());
-        for (((name, fields), left), queued) in names.into_iter().zip(fields).zip(ttls).zip(lengths)
-        {
-            let (Ok(fields), Ok(left)) = (fields, left) else {
-                // The key may have changed its type meanwhile, or the user may not read it.
-                *incomplete = true;
-                continue;
-            };
-            // -2: the lock expired between the two reads.
-            let Some(hash) = Hash::parse(fields).filter(|_| left != -2) else { continue };
-            let queued = queued.ok().map(i64::unsigned_abs);
-            if hash.mode.is_some() || !hash.is_whole {
-                shared.push((name, hash, left));
-            } else {
-                found.extend(hash.listed(name, left, queued));
-            }
-        }
-        found.extend(self.read_shared(shard, shared, incomplete).await?);
-        Ok(found)
-    }
-
-    /// Reads read/write locks, which may have expired readers, and hashes too large to classify.
-    async fn read_shared(
-        &self,
-        shard: &Shard,
-        hashes: Vec<(LockName, Hash, i64)>,
-        incomplete: &mut bool,
-    ) -> Result<Vec<LockInfo>, Fault> {
-        let (whole, large): (Vec<_>, Vec<_>) = hashes.into_iter().partition(|(_, h, _)| h.is_whole);
-        let inspect = whole.iter().map(|(name, ..)| rw::inspect(name, self.wakes)).collect();
-        // A script that reads a large hash would block the server.
-        let modes = large.iter().map(|(name, ..)| mode(name)).collect();
-        let (answers, modes) =
-            tokio::try_join!(shard.connection.read(inspect), shard.connection.read(modes))?;
-        let mut found = Vec::new();
-        for ((name, hash, left), mode) in large.into_iter().zip(modes) {
-            let hash = mode.ok().flatten().map(|mode| Hash { mode: Some(mode), ..hash });
-            found.extend(hash.and_then(|hash| hash.listed(name, left, None)));
-        }
-        for ((name, ..), answer) in whole.into_iter().zip(answers) {
-            match answer {
-                Ok(held) => {
-                    let mut lock = held.lock(&Resource { kind: Kind::Read, name });
-                    if lock.holders.iter().any(|holder| !holder.shared) {
-                        lock.kind = Kind::Write;
-                    }
-                    found.extend((!lock.holders.is_empty()).then_some(lock));
-                }
-                Err(fault) if fault.may_pass() => return Err(fault),
-                // The key has changed its type.
-                Err(Fault::WrongKind { .. }) => {}
-                Err(_) => *incomplete = true,
-            }
-        }
-        Ok(found)
+        read.hashes(hashes).await?;
+        read.semaphores(semaphores).await?;
+        self.count_waiters(read.shard, &mut read.page.locks).await?;
+        Ok(next)
     }
 
     /// Counts the listening clients of all locks with one request.
@@ -315,7 +245,7 @@ impl Inner {
             "string" => Kind::Mutex,
             "hash" => match fields.into_iter().find_map(|fields| Hash::parse(fields.ok()?)) {
                 Some(hash) => Hash { mode, ..hash }.kind(queued),
-                // Inspected as a lock, the error tells what the key is.
+                // Inspected as a lock, the error says what the key is.
                 None => Kind::Lock,
             },
             _ if queued => Kind::Fair,
@@ -323,36 +253,99 @@ impl Inner {
         })
     }
 
-    /// Reads the semaphores with acquired permits.
-    async fn read_semaphores(
-        &self,
-        shard: &Shard,
-        names: Vec<LockName>,
-        incomplete: &mut bool,
-    ) -> Result<Vec<LockInfo>, Fault> {
-        let (counted, taken) = tokio::try_join!(
-            shard.connection.read(names.iter().map(permits::inspect).collect()),
-            shard.connection.read(names.iter().map(taken).collect())
-        )?;
-        let mut found = Vec::new();
-        for ((name, counted), ids) in names.into_iter().zip(counted).zip(taken) {
-            let resource = Resource { kind: Kind::Permits, name };
-            match counted.map(|counted| with_permits(counted.lock(&resource), ids)) {
-                Ok(LockInfo { taken: 0, .. } | LockInfo { count: None, .. })
-                | Err(Fault::WrongKind { .. }) => {}
-                Ok(lock) => found.push(lock),
-                Err(fault) if fault.may_pass() => return Err(fault),
-                Err(_) => *incomplete = true,
-            }
-        }
-        Ok(found)
-    }
-
     async fn describe_permits(&self, resource: &Resource) -> Result<LockInfo, Fault> {
         let (name, key) = (&resource.name, resource.name.as_bytes());
         let counted = self.route.call(key, permits::inspect(name)).await?;
         let ids = self.route.read(key, vec![taken(name)]).await?.pop();
         Ok(with_permits(counted.lock(resource), ids.unwrap_or(Err(Fault::Closed))))
+    }
+}
+
+/// Reads the locks of some keys of one shard into a page.
+struct ShardRead<'a> {
+    shard: &'a Shard,
+    wakes: Wakes,
+    page: Page,
+}
+
+impl ShardRead<'_> {
+    /// Reads locks, fair locks and read/write locks; skips other hashes.
+    async fn hashes(&mut self, names: Vec<LockName>) -> Result<(), Fault> {
+        let connection = &self.shard.connection;
+        let lengths = names.iter().map(|name| of_key("LLEN", keys::queue(name)));
+        let (fields, ttls, lengths) = tokio::try_join!(
+            connection.read(names.iter().map(some_fields).collect()),
+            connection.read(names.iter().map(|n| of_key("PTTL", n.as_bytes())).collect()),
+            connection.read::<i64>(lengths.collect())
+        )?;
+        let mut shared = Vec::new();
+        for (((name, fields), left), queued) in names.into_iter().zip(fields).zip(ttls).zip(lengths)
+        {
+            let (Ok(fields), Ok(left)) = (fields, left) else {
+                // The key may have changed its type meanwhile, or the user may not read it.
+                self.page.incomplete = true;
+                continue;
+            };
+            // -2: the lock expired between the two reads.
+            let Some(hash) = Hash::parse(fields).filter(|_| left != -2) else { continue };
+            let queued = queued.ok().map(i64::unsigned_abs);
+            if hash.mode.is_some() || !hash.is_whole {
+                shared.push((name, hash, left));
+            } else {
+                self.page.locks.extend(hash.listed(name, left, queued));
+            }
+        }
+        self.shared(shared).await
+    }
+
+    /// Reads read/write locks, which may have expired readers, and hashes too large to classify.
+    async fn shared(&mut self, hashes: Vec<(LockName, Hash, i64)>) -> Result<(), Fault> {
+        let connection = &self.shard.connection;
+        let (whole, large): (Vec<_>, Vec<_>) = hashes.into_iter().partition(|(_, h, _)| h.is_whole);
+        let inspect = whole.iter().map(|(name, ..)| rw::inspect(name, self.wakes)).collect();
+        // A script that reads a large hash would block the server.
+        let modes = large.iter().map(|(name, ..)| mode(name)).collect();
+        let (answers, modes) = tokio::try_join!(connection.read(inspect), connection.read(modes))?;
+        for ((name, hash, left), mode) in large.into_iter().zip(modes) {
+            let hash = mode.ok().flatten().map(|mode| Hash { mode: Some(mode), ..hash });
+            self.page.locks.extend(hash.and_then(|hash| hash.listed(name, left, None)));
+        }
+        for ((name, ..), answer) in whole.into_iter().zip(answers) {
+            match answer {
+                Ok(held) => {
+                    let mut lock = held.lock(&Resource { kind: Kind::Read, name });
+                    if lock.holders.iter().any(|holder| !holder.shared) {
+                        lock.kind = Kind::Write;
+                    }
+                    self.page.locks.extend((!lock.holders.is_empty()).then_some(lock));
+                }
+                Err(fault) if fault.may_pass() => return Err(fault),
+                // The key has changed its type.
+                Err(Fault::WrongKind { .. }) => {}
+                Err(_) => self.page.incomplete = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the semaphores with acquired permits.
+    async fn semaphores(&mut self, names: Vec<LockName>) -> Result<(), Fault> {
+        let connection = &self.shard.connection;
+        let (counted, taken) = tokio::try_join!(
+            connection.read(names.iter().map(permits::inspect).collect()),
+            connection.read(names.iter().map(taken).collect())
+        )?;
+        for ((name, counted), ids) in names.into_iter().zip(counted).zip(taken) {
+            let resource = Resource { kind: Kind::Permits, name };
+            match counted.map(|counted| with_permits(counted.lock(&resource), ids)) {
+                Ok(LockInfo { taken: 0, .. } | LockInfo { count: None, .. })
+                | Err(Fault::WrongKind { .. }) => {}
+                Ok(lock) => self.page.locks.push(lock),
+                Err(fault) if fault.may_pass() => return Err(fault),
+                Err(_) => self.page.incomplete = true,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -373,11 +366,6 @@ pub(super) fn index(request: &List) -> u64 {
 
 pub(super) fn cursor(index: u64) -> Vec<u8> {
     index.to_string().into_bytes()
-}
-
-/// The local clock, only for display; the scripts decide by the server's clock.
-fn now_ms() -> u128 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
 }
 
 /// Reads only some fields of a hash: one with other data may have millions.

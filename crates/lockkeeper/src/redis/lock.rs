@@ -9,7 +9,7 @@ use super::command::{Command, Script};
 use super::error_reply::ErrorReply;
 use super::publish::Wakes;
 use super::reply::{Forced, Renewals};
-use super::{Inner, keys, name, script};
+use super::{RedisInner, keys, name, script};
 use crate::OwnerId;
 use crate::backend::{Acquire, Attempt, Fault, Release, Released, Renew, Resource};
 
@@ -21,8 +21,8 @@ pub(super) fn acquire(request: &Acquire, wakes: Wakes) -> Command<Attempt> {
         return acquire_together(request);
     }
     let script = match (request.from, request.fenced) {
-        (Some(_), None) => &script::LOCK_HANDOVER,
-        (Some(_), Some(_)) => &script::LOCK_HANDOVER_FENCED,
+        (Some(_), None) => &script::LOCK_HANDOFF,
+        (Some(_), Some(_)) => &script::LOCK_HANDOFF_FENCED,
         (None, None) => &script::LOCK_ACQUIRE,
         (None, Some(_)) => &script::LOCK_ACQUIRE_FENCED,
     };
@@ -127,11 +127,11 @@ fn acquire_mutex_from_member(request: &Acquire, nonce: &str) -> Command<Holder> 
 }
 
 pub(super) fn hand_off_mutex(request: &Acquire) -> Command<Attempt> {
-    let call = script::MUTEX_HANDOVER.call(1).arg(name(&request.resource));
+    let call = script::MUTEX_HANDOFF.call(1).arg(name(&request.resource));
     request.from.iter().fold(call, Command::arg).arg(request.owner).arg(request.ttl)
 }
 
-impl Inner {
+impl RedisInner {
     /// Acquires a mutex. What one server answers at once is in place, as for other locks.
     pub(super) async fn acquire_mutex(&self, request: &Acquire) -> Result<Attempt, Fault> {
         self.fits(&request.resource.name)?;
@@ -185,7 +185,7 @@ impl Inner {
 
 pub(super) fn held_by(holder: &Holder, owner: &OwnerId) -> Attempt {
     match holder {
-        Some(id) if id != owner.encode(&mut OwnerId::encode_buffer()) => Attempt::busy(None),
+        Some(id) if *id != owner.to_string().into_bytes() => Attempt::busy(None),
         _ => Attempt::GRANTED,
     }
 }

@@ -16,7 +16,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -30,6 +30,7 @@ use super::url::{self, Topology};
 use super::{Redis, keys, lock, name, script};
 use crate::LockName;
 use crate::backend::{Acquire, Answer, Attempt, Fault, Fenced, Kind, Release, Released, Renew};
+use crate::model::now_ms;
 use crate::options::ClientOptions;
 
 /// How long to wait before the marker is read again if that failed.
@@ -61,10 +62,10 @@ impl Group {
 pub(crate) struct Membership {
     pub(crate) group: Arc<Group>,
     pub(crate) index: usize,
-    state: Mutex<State>,
+    state: Mutex<MemberState>,
 }
 
-struct State {
+struct MemberState {
     /// It has joined once.
     has_joined: bool,
     /// Of the marker.
@@ -103,7 +104,7 @@ pub(crate) enum Trust {
 
 impl Membership {
     pub(crate) fn new(group: &Arc<Group>, index: usize) -> Arc<Self> {
-        let state = State {
+        let state = MemberState {
             has_joined: false,
             nonce: None,
             is_suspected: false,
@@ -388,11 +389,10 @@ impl Redis {
 
     /// How far the clock of the server is ahead of this machine's, in milliseconds.
     pub(crate) async fn clock_ahead(&self) -> Result<i64, Fault> {
-        let wall = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let before = wall();
+        let before = now_ms();
         let Time(theirs) = self.inner.route.call(b"", Command::plain("TIME")).await?;
-        let ours = (before + wall()) / 2;
-        Ok(theirs.as_millis() as i64 - ours.as_millis() as i64)
+        let ours = (before + now_ms()) / 2;
+        Ok(theirs.as_millis() as i64 - ours as i64)
     }
 
     /// The host of the server, if it has one.

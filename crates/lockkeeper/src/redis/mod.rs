@@ -17,6 +17,7 @@ use crate::backend::{
 use crate::error::{Error, Phase, Result as ClientResult};
 use crate::model;
 use crate::options::ClientOptions;
+use crate::poison::locked;
 use crate::{LockName, OwnerId};
 use command::{Command, Script};
 use member::Membership;
@@ -65,7 +66,7 @@ pub(crate) mod url;
 /// A Redis server as a store.
 #[derive(Clone)]
 pub struct Redis {
-    inner: Arc<Inner>,
+    inner: Arc<RedisInner>,
 }
 
 impl fmt::Debug for Redis {
@@ -74,7 +75,7 @@ impl fmt::Debug for Redis {
     }
 }
 
-struct Inner {
+struct RedisInner {
     route: Route,
     wakes: Wakes,
     hub: Subscriptions,
@@ -91,7 +92,7 @@ struct Inner {
     membership: Option<Arc<Membership>>,
 }
 
-impl Drop for Inner {
+impl Drop for RedisInner {
     fn drop(&mut self) {
         self.closing.notify_one();
     }
@@ -130,16 +131,16 @@ impl Redis {
         membership: Option<Arc<Membership>>,
     ) -> Self {
         let closing = Arc::new(Notify::new());
-        let (told, end, options) = (hub.clone(), Arc::clone(&closing), options.clone());
+        let (listeners, end, options) = (hub.clone(), Arc::clone(&closing), options.clone());
         if let Some(shard) = route.only() {
             let primary = Arc::clone(&shard.primary);
-            tokio::spawn(pubsub::run(primary, options, told, orders, end));
+            tokio::spawn(pubsub::run(primary, options, listeners, orders, end));
         } else if let Some(cluster) = route.cluster() {
             let cluster = Arc::clone(cluster);
-            tokio::spawn(cluster_pubsub::run(cluster, wakes, options, told, orders, end));
+            tokio::spawn(cluster_pubsub::run(cluster, wakes, options, listeners, orders, end));
         }
         let identity = Arc::from(route.identity());
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(RedisInner {
             route,
             wakes,
             hub,
@@ -155,7 +156,7 @@ impl Redis {
     }
 }
 
-/// Tells all subscribers that a lane is connected again.
+/// Notifies all subscribers that a lane is connected again.
 fn reconnected(hub: &Subscriptions) -> impl Fn(Lane) + Send + Sync + 'static {
     let hub = hub.clone();
     move |lane| {
@@ -176,16 +177,11 @@ const VICTIMS_MAX: usize = 1000;
 /// How long the announcement of a holder is waited for: it is only for people.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Locks a mutex, whatever has panicked while it was locked.
-fn locked<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 fn name(resource: &Resource) -> &[u8] {
     resource.name.as_bytes()
 }
 
-impl Inner {
+impl RedisInner {
     /// Rejects a name that the store cannot serve.
     fn fits(&self, name: &LockName) -> Result<(), Fault> {
         if self.wakes.is_cluster() { slot::check(name) } else { Ok(()) }
@@ -278,7 +274,8 @@ impl Inner {
                 answer => Ok(answer.is_ok()),
             }
         };
-        self.route.fences() && self.may_kill.get_or_try_init(ask).await.is_ok_and(|may| *may)
+        self.route.revokes_lost_requests()
+            && self.may_kill.get_or_try_init(ask).await.is_ok_and(|may| *may)
     }
 
     async fn release(&self, request: &Release) -> Result<Released, Fault> {
@@ -372,8 +369,8 @@ impl Inner {
     /// which may be down: then it stays unknown.
     async fn described(&self, holders: Vec<Holder>) -> Vec<Holder> {
         let described = holders.into_iter().map(async |mut holder: Holder| {
-            let asking = tokio::time::timeout(ANNOUNCED_WITHIN, self.client_of(&holder.stored));
-            if let Ok(Some(client)) = asking.await {
+            let found = tokio::time::timeout(ANNOUNCED_WITHIN, self.client_of(&holder.stored));
+            if let Ok(Some(client)) = found.await {
                 let owner: Option<OwnerId> = holder.id.parse().ok();
                 let hold = client.holds.iter().find(|hold| Some(hold.owner) == owner);
                 holder.describe(&client, hold);
@@ -390,11 +387,11 @@ impl Backend for Redis {
         let (key, route) = (name.as_bytes(), &self.inner.route);
         Capabilities {
             takes_together: true,
-            lane: route.standing(key).lane,
+            lane: route.authority(key).lane,
             group: route.group(key),
             permission_advice: "allow the user the commands, keys and channels that the manual \
                                 lists (manual::redis)",
-            ..Capabilities::new(route.fences(), identity)
+            ..Capabilities::new(route.revokes_lost_requests(), identity)
         }
     }
 
@@ -454,16 +451,7 @@ impl Backend for Redis {
         if let Some(fault) = is_closed.or_else(is_unfit) {
             return Box::pin(std::future::ready(Err(fault)));
         }
-        let subscription = match topic {
-            // A `0` published earlier must not open the latch.
-            Topic::Latch(_) => self.inner.hub.join_anew(topic.clone()),
-            _ => self.inner.hub.join(topic.clone()),
-        };
-        if topic == Topic::Reconnected {
-            // A local topic: there is no confirmation by the server to wait for.
-            self.inner.hub.confirm(&topic);
-        }
-        Box::pin(subscription.confirmed())
+        self.inner.hub.subscribe(topic)
     }
 
     fn close(&self) -> BoxFuture<()> {

@@ -31,7 +31,7 @@ pub(super) fn release(request: &Release, wakes: Wakes) -> Result<Command<Release
     Ok(settling(call, &request.resource, ids, lease, lease.is_some(), wakes))
 }
 
-impl Inner {
+impl RedisInner {
     pub(super) async fn change_permits(
         &self,
         resource: &Resource,

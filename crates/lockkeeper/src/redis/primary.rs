@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use super::server::Server;
 
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct PrimaryView {
     /// Counts the changes that this client has seen.
     pub(super) epoch: u64,
     /// `None` while the new primary is being searched.
@@ -23,7 +23,7 @@ pub(super) struct Place {
 }
 
 pub(super) struct Primary {
-    place: watch::Sender<Place>,
+    location: watch::Sender<PrimaryView>,
     /// The address never changes, only the server behind it.
     pub(super) is_fixed: bool,
     suspected: Arc<Notify>,
@@ -32,7 +32,7 @@ pub(super) struct Primary {
 
 impl std::fmt::Debug for Primary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Debug::fmt(&*self.place.borrow(), f)
+        std::fmt::Debug::fmt(&*self.location.borrow(), f)
     }
 }
 
@@ -54,32 +54,32 @@ impl Primary {
 
     fn new(is_fixed: bool, server: Option<Server>, suspected: Arc<Notify>) -> Arc<Self> {
         Arc::new(Self {
-            place: watch::Sender::new(Place { epoch: 0, server, has_replicas: false }),
+            location: watch::Sender::new(PrimaryView { epoch: 0, server, has_replicas: false }),
             is_fixed,
             suspected,
             on_leave: OnceLock::new(),
         })
     }
 
-    pub(super) fn watch(&self) -> watch::Receiver<Place> {
-        self.place.subscribe()
+    pub(super) fn watch(&self) -> watch::Receiver<PrimaryView> {
+        self.location.subscribe()
     }
 
     pub(super) fn epoch(&self) -> u64 {
-        self.place.borrow().epoch
+        self.location.borrow().epoch
     }
 
     pub(super) fn server(&self) -> Option<Server> {
-        self.place.borrow().server.clone()
+        self.location.borrow().server.clone()
     }
 
     pub(super) fn address(&self) -> Option<String> {
-        self.place.borrow().server.as_ref().map(|server| server.address.to_string())
+        self.location.borrow().server.as_ref().map(|server| server.address.to_string())
     }
 
     pub(super) fn is(&self, server: &Server) -> bool {
-        let place = self.place.borrow();
-        place.server.as_ref().is_some_and(|one| one.is_same(server))
+        let location = self.location.borrow();
+        location.server.as_ref().is_some_and(|one| one.is_same(server))
     }
 
     /// Sets what makes the answers of a server void that is left. Only once.
@@ -90,11 +90,11 @@ impl Primary {
 
     /// The server of this epoch is no primary any more: none of its answers counts from now on.
     pub(super) fn leave(&self, epoch: u64) {
-        let left = self.place.send_if_modified(|place| {
-            let is_current = place.epoch == epoch;
+        let left = self.location.send_if_modified(|location| {
+            let is_current = location.epoch == epoch;
             if is_current {
-                place.epoch += 1;
-                place.server.take_if(|_| !self.is_fixed);
+                location.epoch += 1;
+                location.server.take_if(|_| !self.is_fixed);
             }
             is_current
         });
@@ -130,6 +130,8 @@ impl Primary {
         }
         tracing::info!(primary = %server.address, "found the primary");
         let server = Some(server.clone());
-        self.place.send_modify(|place| *place = Place { epoch: place.epoch, server, has_replicas });
+        self.location.send_modify(|location| {
+            *location = PrimaryView { epoch: location.epoch, server, has_replicas }
+        });
     }
 }

@@ -35,19 +35,19 @@ pub(super) fn hub() -> (Subscriptions, mpsc::UnboundedReceiver<Order>) {
     (hub, inbox)
 }
 
-/// The requests to listen that are not confirmed, by topic and connection. A topic that is heard on two
+/// The requests to listen that are not confirmed, by topic and connection. A topic that is served by two
 /// connections is confirmed once both of them have confirmed it.
-pub(super) type Pending = Arc<Mutex<HashMap<Topic, Vec<(Home, u32)>>>>;
+pub(super) type Pending = Arc<Mutex<HashMap<Topic, Vec<(ConnectionKey, u32)>>>>;
 
 /// A connection: that of a shard of a cluster, or the one with plain subscriptions.
-pub(super) type Home = Option<Lane>;
+pub(super) type ConnectionKey = Option<Lane>;
 
-fn outstanding(counts: &[(Home, u32)]) -> u32 {
+fn outstanding(counts: &[(ConnectionKey, u32)]) -> u32 {
     counts.iter().map(|(_, count)| *count).max().unwrap_or(0)
 }
 
 pub(super) struct PubSub {
-    pub(super) home: Home,
+    pub(super) key: ConnectionKey,
     /// The server to listen to.
     pub(super) primary: Arc<Primary>,
     pub(super) options: ClientOptions,
@@ -70,7 +70,7 @@ pub(super) async fn run(
     closing: Arc<Notify>,
 ) {
     let mut pubsub = PubSub {
-        home: None,
+        key: None,
         primary,
         options,
         hub,
@@ -142,18 +142,18 @@ impl PubSub {
 
     /// The cluster, if any of its nodes will do.
     fn any_node(&self) -> Option<&Arc<Cluster>> {
-        self.cluster.as_ref().filter(|_| self.home.is_none())
+        self.cluster.as_ref().filter(|_| self.key.is_none())
     }
 
     fn mode(&self) -> Mode {
-        if self.home.is_some() { Mode::Sharded } else { Mode::Plain }
+        if self.key.is_some() { Mode::Sharded } else { Mode::Plain }
     }
 
     /// No confirmation of this connection is expected.
     fn forget(&self, topic: &Topic) {
         let mut pending = locked(&self.pending);
         if let Some(counts) = pending.get_mut(topic) {
-            counts.retain(|(home, _)| *home != self.home);
+            counts.retain(|(key, _)| *key != self.key);
             if counts.is_empty() {
                 pending.remove(topic);
             }
@@ -169,13 +169,13 @@ impl PubSub {
     }
 
     /// The server is asked to listen on this topic.
-    fn asking(&self, topic: &Topic) {
+    fn requested(&self, topic: &Topic) {
         let mut pending = locked(&self.pending);
         let counts = pending.entry(topic.clone()).or_default();
         let before = outstanding(counts);
-        match counts.iter_mut().find(|(home, _)| *home == self.home) {
+        match counts.iter_mut().find(|(key, _)| *key == self.key) {
             Some((_, count)) => *count += 1,
-            None => counts.push((self.home, 1)),
+            None => counts.push((self.key, 1)),
         }
         if outstanding(counts) > before {
             self.hub.requested(topic);
@@ -183,12 +183,12 @@ impl PubSub {
     }
 
     /// The server listens on this topic.
-    fn heard(&self, topic: &Topic) {
+    fn confirmed(&self, topic: &Topic) {
         let mut pending = locked(&self.pending);
         let Some(counts) = pending.get_mut(topic) else { return };
         let before = outstanding(counts);
-        for (home, count) in counts.iter_mut() {
-            if *home == self.home {
+        for (key, count) in counts.iter_mut() {
+            if *key == self.key {
                 *count -= 1;
             }
         }
@@ -278,7 +278,7 @@ impl PubSub {
 
     fn subscribe(&self, subscriber: &mut Subscriber, channels: Vec<Vec<u8>>) {
         for channel in &channels {
-            self.topics(channel).iter().for_each(|topic| self.asking(topic));
+            self.topics(channel).iter().for_each(|topic| self.requested(topic));
         }
         subscriber.subscribe(channels);
     }
@@ -291,7 +291,7 @@ impl PubSub {
                 }
             }
             Event::Subscribed(channel) => {
-                self.topics(&channel).iter().for_each(|topic| self.heard(topic));
+                self.topics(&channel).iter().for_each(|topic| self.confirmed(topic));
             }
             Event::Rejected(_, fault) if fault.may_pass() || self.record_redirect(&fault) => {
                 return Err(fault);
@@ -304,7 +304,7 @@ impl PubSub {
                 channels
                     .iter()
                     .flat_map(|channel| self.topics(channel))
-                    .for_each(|t| self.heard(t));
+                    .for_each(|t| self.confirmed(t));
             }
             Event::Rejected(channels, fault) => match &channels[..] {
                 [channel] => {

@@ -15,7 +15,7 @@ use super::error_reply::ErrorReply;
 use super::publish::Wakes;
 use super::reply::Renewals;
 use super::shard::Written;
-use super::{Inner, fair, lock, name, permits, rw, script};
+use super::{RedisInner, fair, lock, name, permits, rw, script};
 use crate::backend::{Fault, Kind, Renew, Renewed};
 
 /// One script for holds, or queue positions, of one kind.
@@ -23,7 +23,7 @@ fn request(batch: &[&Renew], wakes: Wakes) -> Option<Command<Renewals>> {
     Some(match (batch[0].resource.kind, batch[0].waiting) {
         (Kind::Lock | Kind::Fair, false) => lock::renew(&script::LOCK_RENEW, batch),
         (Kind::Mutex, _) => lock::renew(&script::MUTEX_RENEW, batch),
-        (Kind::Fair, true) => fair::keep_places(batch, wakes),
+        (Kind::Fair, true) => fair::keep_positions(batch, wakes),
         (Kind::Read, _) => rw::renew_readers(batch, wakes),
         (Kind::Write, _) => rw::renew(&script::WRITE_RENEW, batch, None),
         (Kind::Permits, _) => permits::renew(batch, wakes),
@@ -31,38 +31,38 @@ fn request(batch: &[&Renew], wakes: Wakes) -> Option<Command<Renewals>> {
     })
 }
 
-impl Inner {
+impl RedisInner {
     /// Renews holds with one script for each kind, and in a cluster for each slot.
     pub(super) async fn renew(&self, batch: &[Renew]) -> Renewals {
-        let standing = |renew: &Renew| self.route.standing(name(&renew.resource));
-        let mut before: Vec<_> = batch.iter().map(standing).collect();
+        let authority = |renew: &Renew| self.route.authority(name(&renew.resource));
+        let mut before: Vec<_> = batch.iter().map(authority).collect();
         let fits = |renew: &Renew| self.fits(&renew.resource.name);
         let mut answers: Vec<_> =
             batch.iter().map(|renew| fits(renew).and(Err(Fault::Closed))).collect();
         let mut groups: BTreeMap<_, (Vec<usize>, Vec<&Renew>)> = BTreeMap::new();
-        for (place, renew) in batch.iter().enumerate().filter(|(_, renew)| fits(renew).is_ok()) {
+        for (index, renew) in batch.iter().enumerate().filter(|(_, renew)| fits(renew).is_ok()) {
             let group = self.route.group(name(&renew.resource));
             // A lock and a fair lock are hashes of owners.
             let kind = Some(renew.resource.kind).filter(|kind| *kind != Kind::Fair);
             let kind = kind.unwrap_or(Kind::Lock);
             let group = groups.entry((group, kind, renew.waiting)).or_default();
-            group.0.push(place);
+            group.0.push(index);
             group.1.push(renew);
         }
-        let scripts = groups.into_values().map(async |(places, renews)| {
+        let scripts = groups.into_values().map(async |(indices, renews)| {
             let renewed = self.renew_kind(&renews).await;
-            // In a cluster it is the answer of the owner, which a redirection may have told.
-            let owner = self.route.cluster().map(|_| standing(renews[0]));
-            (places, renewed, owner)
+            // In a cluster it is the answer of the owner, which a redirection may have named.
+            let owner = self.route.cluster().map(|_| authority(renews[0]));
+            (indices, renewed, owner)
         });
-        for (places, renewed, owner) in join_all(scripts).await {
-            for (place, answer) in places.into_iter().zip(renewed) {
-                answers[place] = answer;
-                before[place] = owner.unwrap_or(before[place]);
+        for (indices, renewed, owner) in join_all(scripts).await {
+            for (index, answer) in indices.into_iter().zip(renewed) {
+                answers[index] = answer;
+                before[index] = owner.unwrap_or(before[index]);
             }
         }
         for ((renew, before), answer) in batch.iter().zip(before).zip(&mut answers) {
-            if standing(renew) != before {
+            if authority(renew) != before {
                 // Perhaps the answer of an old primary.
                 *answer = Err(Fault::unanswered("the primary has changed"));
             }
@@ -105,7 +105,7 @@ impl Inner {
     /// A fault of the request is the fault of each entry.
     async fn renew_together(&self, batch: &[&Renew]) -> Renewals {
         let key = name(&batch[0].resource);
-        let standing = self.route.standing(key);
+        let authority = self.route.authority(key);
         // A renewal moves a deadline only once it is acknowledged; a check moves none.
         let is_renewal = |renew: &Renew, answer: &Result<Renewed, Fault>| {
             renew.ttl.is_some() && !renew.waiting && matches!(answer, Ok(Renewed::Held(_)))
@@ -125,7 +125,7 @@ impl Inner {
         let is_of_replica =
             |fault| ErrorReply::behind(fault).is_some_and(ErrorReply::is_of_replica);
         if answer.iter().any(|answer| answer.as_ref().is_err_and(is_of_replica)) {
-            self.route.leave(key, standing);
+            self.route.leave(key, authority);
         }
         let answers = answer.into_iter().zip(batch).map(|(answer, renew)| match &acknowledged {
             Err(fault) if is_renewal(renew, &answer) => Err(fault.clone()),

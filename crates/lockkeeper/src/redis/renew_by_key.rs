@@ -6,14 +6,14 @@
 //! has expired.
 
 use super::command::Command;
-use super::{Inner, keys, name, permits, script};
+use super::{RedisInner, keys, name, permits, script};
 use crate::OwnerId;
 use crate::backend::{Fault, Kind, Renew, Renewed};
 
 /// The most holds of a reader, as in the scripts.
 const HOLDS_MAX: u32 = 65_535;
 
-impl Inner {
+impl RedisInner {
     /// Renews or checks a hold key by key. Returns `None` for an entry that has no such form: its
     /// renewal has one key anyway, or it is a queue position.
     pub(super) async fn renew_in_steps(&self, renew: &Renew) -> Option<Result<Renewed, Fault>> {
@@ -79,110 +79,5 @@ fn key_step(key: &[u8], renew: &Renew, owner: Option<&OwnerId>) -> Command<Renew
     match owner {
         Some(owner) => call.arg(owner),
         None => call,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use testkit::RedisServer;
-    use uuid::Uuid;
-
-    use super::*;
-    use crate::ClientOptions;
-    use crate::backend::{Acquire, Backend, Resource, Ttl};
-    use crate::redis::Redis;
-
-    const OLD: u64 = 60_000;
-    const NEW: u64 = 90_000;
-
-    struct Held {
-        server: RedisServer,
-        redis: Redis,
-        owner: OwnerId,
-        resource: Resource,
-    }
-
-    impl Held {
-        async fn new(kind: Kind) -> Self {
-            let server = RedisServer::start();
-            let redis = Redis::connect(&server.url(), &ClientOptions::new()).await.unwrap();
-            let owner = OwnerId::fresh(Uuid::new_v4());
-            Self { server, redis, owner, resource: Resource { kind, name: "a".into() } }
-        }
-
-        fn request(&self) -> Acquire {
-            Acquire::new(self.resource.clone(), self.owner, OLD)
-        }
-
-        async fn acquire(&self, request: Acquire) {
-            assert!(self.redis.acquire(request).await.unwrap().is_granted());
-        }
-
-        async fn renew(&self, ttl: Option<u64>) -> Renewed {
-            let renew = Renew { count: 2, ..Renew::new(self.resource.clone(), self.owner, ttl) };
-            self.redis.inner.renew_in_steps(&renew).await.unwrap().unwrap()
-        }
-
-        fn left(&self, key: &str) -> u64 {
-            self.server.cli(&["PTTL", key]).int().unsigned_abs()
-        }
-
-        /// A check and a shorter renewal change nothing, a longer one extends all of these keys.
-        async fn assert_renews(&self, keys: &[&str]) {
-            let is_near = |left: u64, ttl: u64| left <= ttl && left > ttl - 15_000;
-            for (ttl, found, then) in [
-                (None, OLD, OLD),
-                (Some(1), OLD, OLD),
-                (Some(NEW), OLD, NEW),
-                (Some(OLD), NEW, NEW),
-            ] {
-                match self.renew(ttl).await {
-                    Renewed::Held(Ttl::For(left)) => {
-                        assert!(is_near(left.as_millis() as u64, found), "{left:?}")
-                    }
-                    other => panic!("{other:?}"),
-                }
-                for key in keys {
-                    assert!(is_near(self.left(key), then), "{key}: {}", self.left(key));
-                }
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn a_reader_is_renewed_key_by_key() {
-        let held = Held::new(Kind::Read).await;
-        assert_eq!(held.renew(Some(NEW)).await, Renewed::Gone);
-        for count in 1..=3 {
-            held.acquire(Acquire { count, ..held.request() }).await;
-        }
-        let own = [1, 2, 3].map(|number| format!("{{a}}:{}:rwlock_timeout:{number}", held.owner));
-        held.assert_renews(&["a", &own[0], &own[1], &own[2]]).await;
-        // Another reader keeps the lock, but not this hold.
-        held.server.cli(&["HDEL", "a", &held.owner.to_string()]).ok();
-        assert_eq!(held.renew(Some(NEW)).await, Renewed::Gone);
-        held.server.cli(&["DEL", &own[0], &own[1], &own[2]]).ok();
-        held.server.cli(&["HSET", "a", &held.owner.to_string(), "3"]).ok();
-        assert_eq!(held.renew(Some(NEW)).await, Renewed::Gone, "all of its holds have expired");
-    }
-
-    #[tokio::test]
-    async fn permits_are_renewed_by_their_expiry_alone() {
-        let held = Held::new(Kind::Permits).await;
-        held.server.cli(&["SET", "a", "5"]).ok();
-        assert_eq!(held.renew(Some(NEW)).await, Renewed::Gone);
-        held.acquire(Acquire { count: 2, ..held.request() }).await;
-        held.assert_renews(&[]).await;
-        assert_eq!(held.server.cli(&["PTTL", "a"]).int(), -1, "only a temporary one expires");
-        assert_eq!(held.server.cli(&["GET", "a"]).text(), "3");
-        held.server.cli(&["ZREMRANGEBYRANK", "{a}:timeout", "0", "0"]).ok();
-        assert_eq!(held.renew(Some(NEW)).await, Renewed::Gone, "one of the two is missing");
-    }
-
-    #[tokio::test]
-    async fn a_temporary_semaphore_does_not_expire_before_its_permits() {
-        let held = Held::new(Kind::Permits).await;
-        held.acquire(Acquire { count: 2, temporary: Some(5), ..held.request() }).await;
-        held.assert_renews(&["a", "{a}:timeout", "lockkeeper_temporary:{a}"]).await;
     }
 }

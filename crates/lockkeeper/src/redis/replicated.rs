@@ -66,12 +66,17 @@ struct Known {
 }
 
 impl Known {
-    fn is_last(&self, told: &Told) -> bool {
-        self.last.as_ref().is_some_and(|last| last.is_same(&told.server))
+    fn is_last(&self, answer: &ServerAnswer) -> bool {
+        self.last.as_ref().is_some_and(|last| last.is_same(&answer.server))
     }
 
     /// Whether a silent server may be the primary, and not the one that was `found` among these.
-    fn may_be_primary(&self, silent: &Told, found: &Told, answers: &[Told]) -> bool {
+    fn may_be_primary(
+        &self,
+        silent: &ServerAnswer,
+        found: &ServerAnswer,
+        answers: &[ServerAnswer],
+    ) -> bool {
         let (named, ours) = (followers(answers, silent).count(), followers(answers, found).count());
         if followers(answers, silent).any(|is_linked| is_linked) {
             return !self.is_last(found) || named >= ours;
@@ -88,7 +93,7 @@ impl Known {
 }
 
 /// What one server says.
-struct Told {
+struct ServerAnswer {
     server: Server,
     addresses: Vec<IpAddr>,
     role: Result<Role, Fault>,
@@ -97,7 +102,7 @@ struct Told {
     data_id: Option<String>,
 }
 
-impl Told {
+impl ServerAnswer {
     async fn by(asker: &Asker, options: &ClientOptions) -> Self {
         let server = asker.server.clone();
         let (answer, addresses) = tokio::join!(role(asker, options), addresses(&server));
@@ -117,7 +122,7 @@ impl Told {
     }
 
     /// Whether it replicates from this server; with a link to it or without one.
-    fn follows(&self, primary: &Told) -> Option<bool> {
+    fn follows(&self, primary: &ServerAnswer) -> Option<bool> {
         let Ok(Role::Replica(host, port, is_linked)) = &self.role else { return None };
         let (own, own_port) = primary.server.address.host()?;
         let is_host = own == host || self.of.iter().any(|of| primary.addresses.contains(of));
@@ -142,23 +147,14 @@ impl Replicated {
 
     /// Finds the primary for the first time, within the connect timeout.
     pub(super) async fn find_first(&self, primary: &Primary) -> Result<(), Fault> {
-        let until = Instant::now() + self.options.connect_timeout;
-        loop {
+        let attempt = || async {
             let answers = self.ask_all().await;
-            match self.find(&answers) {
-                Ok(found) => {
-                    self.follow(primary, found, &answers);
-                    return Ok(());
-                }
-                Err(fault) if !fault.may_pass() || Instant::now() + AGAIN >= until => {
-                    return Err(fault);
-                }
-                Err(_) => sleep(AGAIN).await,
-            }
-        }
+            self.find(&answers).map(|found| self.follow(primary, found, &answers))
+        };
+        asker::until_found(&self.options, AGAIN, attempt).await
     }
 
-    fn follow(&self, primary: &Primary, found: &Told, answers: &[Told]) {
+    fn follow(&self, primary: &Primary, found: &ServerAnswer, answers: &[ServerAnswer]) {
         let before = locked(&self.known).last.replace(found.server.clone());
         // The old primary is one of them. Those of which a new client has no answer may be no replicas.
         let has_replicas = before.is_some() && self.servers.len() > 2
@@ -167,7 +163,7 @@ impl Replicated {
     }
 
     /// Asks all servers at once. One that does not answer in time is not waited for.
-    async fn ask_all(&self) -> Vec<Told> {
+    async fn ask_all(&self) -> Vec<ServerAnswer> {
         let mut answers = loop {
             let (answers, limit) = self.ask_once().await;
             if Instant::now() < limit + ANSWER {
@@ -177,28 +173,28 @@ impl Replicated {
             locked(&self.known).silent.clear();
         };
         for Asker { server, .. } in self.servers.iter().map(|asker| &**asker) {
-            if !answers.iter().any(|told| told.server.is_same(server)) {
+            if !answers.iter().any(|answer| answer.server.is_same(server)) {
                 let role = Err(Fault::silent("no answer"));
                 // Others may follow it.
                 let addresses = addresses(server).await;
                 let (of, data_id) = (Vec::new(), None);
-                answers.push(Told { server: server.clone(), addresses, role, of, data_id });
+                answers.push(ServerAnswer { server: server.clone(), addresses, role, of, data_id });
             }
         }
         answers
     }
 
     /// Returns the answers that come in time, and when that ends at the latest.
-    async fn ask_once(&self) -> (Vec<Told>, Instant) {
+    async fn ask_once(&self) -> (Vec<ServerAnswer>, Instant) {
         let mut asked = JoinSet::new();
         for asker in self.servers.clone() {
             let options = self.options.clone();
-            asked.spawn(async move { Told::by(&asker, &options).await });
+            asked.spawn(async move { ServerAnswer::by(&asker, &options).await });
         }
         let limit = Instant::now() + self.options.connect_timeout;
         let mut soon = None;
-        let collecting = asker::collect(asked, |answers: &[Told]| {
-            if answers.iter().any(|told| told.role.is_ok()) {
+        let collecting = asker::collect(asked, |answers: &[ServerAnswer]| {
+            if answers.iter().any(|answer| answer.role.is_ok()) {
                 soon.get_or_insert_with(|| Instant::now() + ANSWER);
             }
             soon.filter(|_| self.are_enough(answers)).unwrap_or(limit).min(limit)
@@ -207,8 +203,8 @@ impl Replicated {
     }
 
     /// Whether servers that have not answered yet are not worth waiting for.
-    fn are_enough(&self, answers: &[Told]) -> bool {
-        if !answers.iter().any(Told::is_primary) {
+    fn are_enough(&self, answers: &[ServerAnswer]) -> bool {
+        if !answers.iter().any(ServerAnswer::is_primary) {
             return true;
         }
         let is_settled = |found| {
@@ -218,16 +214,17 @@ impl Replicated {
     }
 
     /// Returns the primary that most servers follow, unless a silent one may be the primary.
-    fn find<'a>(&self, answers: &'a [Told]) -> Result<&'a Told, Fault> {
-        let (silent, heard): (Vec<_>, Vec<_>) = answers.iter().partition(|told| told.role.is_err());
+    fn find<'a>(&self, answers: &'a [ServerAnswer]) -> Result<&'a ServerAnswer, Fault> {
+        let (silent, answering): (Vec<_>, Vec<_>) =
+            answers.iter().partition(|answer| answer.role.is_err());
         let mut known = locked(&self.known);
-        for told in heard {
-            known.silent.remove(&told.server.address.to_string());
+        for answer in answering {
+            known.silent.remove(&answer.server.address.to_string());
         }
-        for told in &silent {
-            let since = known.silent.entry(told.server.address.to_string());
+        for answer in &silent {
+            let since = known.silent.entry(answer.server.address.to_string());
             let since = since.or_insert_with(Instant::now);
-            if links_elsewhere(answers) || followers(answers, told).any(|is_linked| is_linked) {
+            if links_elsewhere(answers) || followers(answers, answer).any(|is_linked| is_linked) {
                 *since = Instant::now();
             }
         }
@@ -248,14 +245,14 @@ impl Replicated {
     pub(super) async fn check(&self) -> (Vec<Finding>, Option<usize>) {
         let answers = self.ask_all().await;
         let mut findings = Vec::new();
-        for told in &answers {
-            let subject = format!("server {}", told.server.address);
-            if let Err(fault) = &told.role {
+        for answer in &answers {
+            let subject = format!("server {}", answer.server.address);
+            if let Err(fault) = &answer.role {
                 let detail = format!("does not answer: it cannot take over ({fault})");
                 findings.push(Finding::note(&subject, detail, "start it, or take it off the URL"));
             }
-            if let Ok(Role::Replica(host, port, _)) = &told.role
-                && !answers.iter().any(|primary| told.follows(primary).is_some())
+            if let Ok(Role::Replica(host, port, _)) = &answer.role
+                && !answers.iter().any(|primary| answer.follows(primary).is_some())
             {
                 let detail = format!(
                     "replicates from {host}:{port}, which is no server of the URL: it does not count when \
@@ -282,7 +279,7 @@ async fn role(asker: &Asker, options: &ClientOptions) -> Result<(Role, Option<St
     }
     let mut replies = replies.into_iter();
     replies.next().map(Value::checked).transpose()?;
-    Err(Fault::silent("the server does not tell its role"))
+    Err(Fault::silent("the server does not report its role"))
 }
 
 /// The addresses of a host: a server and its replicas may name it differently.
@@ -295,30 +292,34 @@ async fn addresses(server: &Server) -> Vec<IpAddr> {
 }
 
 /// The servers that replicate from this one: for each, whether it has a link to it.
-fn followers<'a>(answers: &'a [Told], primary: &'a Told) -> impl Iterator<Item = bool> {
-    answers.iter().filter_map(|told| told.follows(primary))
+fn followers<'a>(
+    answers: &'a [ServerAnswer],
+    primary: &'a ServerAnswer,
+) -> impl Iterator<Item = bool> {
+    answers.iter().filter_map(|answer| answer.follows(primary))
 }
 
 /// Whether a replica has a link to a primary that matches no server: one that does not answer may have lost its
 /// name, too.
-fn links_elsewhere(answers: &[Told]) -> bool {
-    let is_linked = |told: &&Told| matches!(told.role, Ok(Role::Replica(_, _, true)));
-    let matches = |told: &Told| answers.iter().any(|primary| told.follows(primary).is_some());
-    answers.iter().filter(is_linked).any(|told| !matches(told))
+fn links_elsewhere(answers: &[ServerAnswer]) -> bool {
+    let is_linked = |answer: &&ServerAnswer| matches!(answer.role, Ok(Role::Replica(_, _, true)));
+    let matches =
+        |answer: &ServerAnswer| answers.iter().any(|primary| answer.follows(primary).is_some());
+    answers.iter().filter(is_linked).any(|answer| !matches(answer))
 }
 
 /// Whether no other of `all` servers can have as many followers, whatever those say that have not answered.
-fn is_decided(answers: &[Told], found: &Told, all: usize) -> bool {
-    let primaries = answers.iter().filter(|told| told.is_primary()).count();
+fn is_decided(answers: &[ServerAnswer], found: &ServerAnswer, all: usize) -> bool {
+    let primaries = answers.iter().filter(|answer| answer.is_primary()).count();
     // A silent server that is the other primary follows none.
     2 * followers(answers, found).count() + primaries >= all + usize::from(primaries > 1)
 }
 
 /// Returns the primary that most servers follow, of those that answer.
-fn most_followed(answers: &[Told]) -> Result<&Told, Fault> {
-    let followers = |primary: &Told| followers(answers, primary).count();
-    let mut primaries: Vec<_> = answers.iter().filter(|told| told.is_primary()).collect();
-    primaries.sort_by_key(|told| std::cmp::Reverse(followers(told)));
+fn most_followed(answers: &[ServerAnswer]) -> Result<&ServerAnswer, Fault> {
+    let followers = |primary: &ServerAnswer| followers(answers, primary).count();
+    let mut primaries: Vec<_> = answers.iter().filter(|answer| answer.is_primary()).collect();
+    primaries.sort_by_key(|answer| std::cmp::Reverse(followers(answer)));
     let lost = |detail: String| Err(Fault::silent(detail));
     match primaries[..] {
         [only] => Ok(only),
@@ -328,12 +329,12 @@ fn most_followed(answers: &[Told]) -> Result<&Told, Fault> {
             first.server.address, second.server.address
         )),
         [] => {
-            let said = answers.iter().map(|told| match &told.role {
-                Ok(_) => format!("{} is a replica", told.server.address),
-                Err(fault) if !fault.may_pass() => format!("{}: {fault}", told.server.address),
-                Err(_) => format!("{} does not answer", told.server.address),
+            let said = answers.iter().map(|answer| match &answer.role {
+                Ok(_) => format!("{} is a replica", answer.server.address),
+                Err(fault) if !fault.may_pass() => format!("{}: {fault}", answer.server.address),
+                Err(_) => format!("{} does not answer", answer.server.address),
             });
-            let denied = answers.iter().find_map(|told| match &told.role {
+            let denied = answers.iter().find_map(|answer| match &answer.role {
                 Err(fault) if !fault.may_pass() => Some(fault.clone()),
                 _ => None,
             });
@@ -364,7 +365,7 @@ pub(super) async fn watch(replicated: Arc<Replicated>, primary: Arc<Primary>) {
                 tracing::debug!(%fault, "no primary was found");
                 // It is a replica, or another one may be the primary. One that does not answer may be the
                 // primary still.
-                let is_left = |told: &Told| told.role.is_ok() && primary.is(&told.server);
+                let is_left = |one: &ServerAnswer| one.role.is_ok() && primary.is(&one.server);
                 if answers.iter().any(is_left) {
                     primary.leave(epoch);
                 }

@@ -2,7 +2,7 @@
 //! definition by which the caller takes it: one that cannot be read belongs to another request. So none is wider
 //! than what servers send.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use super::error_reply::ErrorReply;
 use super::resp::Value;
@@ -10,6 +10,7 @@ use crate::backend::{
     Attempt, Changed, ClientInfo, Fault, ForcedUnlock, Holder, Kind, LockInfo, Released, Renewed,
     Resource, Ttl,
 };
+use crate::model;
 use crate::name::Brief;
 
 /// The reply to a request that is not an error.
@@ -25,13 +26,13 @@ pub(super) trait Reply: Sized {
 
 /// The form of a reply, without its type.
 #[derive(Clone, Copy)]
-pub(super) struct Form {
+pub(super) struct ReplyForm {
     fits: fn(&Value) -> bool,
     /// It is a list of this length.
     pub(super) each: Option<usize>,
 }
 
-impl Form {
+impl ReplyForm {
     pub(super) fn of<T: Reply>() -> Self {
         Self { fits: T::fits, each: None }
     }
@@ -357,7 +358,7 @@ impl Reply for ForcedLog {
 fn forced(entry: &Value) -> Option<ForcedUnlock> {
     let parts: Vec<_> = entry.items()?.iter().map(Value::text).collect::<Option<_>>()?;
     let [at, by, reason, victims @ ..] = &parts[..] else { return None };
-    let time = |millis: &str| Some(UNIX_EPOCH + Duration::from_millis(millis.parse().ok()?));
+    let time = |millis: &str| Some(model::time(millis.parse().ok()?));
     let (mut holders, mut clients) = (Vec::new(), Vec::new());
     for victim in victims.chunks_exact(5) {
         let [id, host, pid, program, started] = victim else { continue };

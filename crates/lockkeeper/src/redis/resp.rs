@@ -78,13 +78,13 @@ pub(super) struct Parser {
 }
 
 struct Open {
-    form: Form,
+    form: Aggregate,
     missing: usize,
     items: Vec<Value>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Form {
+enum Aggregate {
     Array,
     Map,
     Push,
@@ -93,7 +93,7 @@ enum Form {
 enum Token {
     Value(Value),
     /// A list of this many elements follows.
-    List(Form, usize),
+    List(Aggregate, usize),
 }
 
 impl Parser {
@@ -134,11 +134,11 @@ impl Parser {
     }
 
     /// Begins a list. Returns it if it is empty.
-    fn open(&mut self, form: Form, count: usize) -> Result<Option<Value>, Malformed> {
+    fn open(&mut self, form: Aggregate, count: usize) -> Result<Option<Value>, Malformed> {
         if self.open.len() >= DEPTH_MAX {
             return Err(Malformed("a reply is nested too deeply"));
         }
-        if form == Form::Push && !self.open.is_empty() {
+        if form == Aggregate::Push && !self.open.is_empty() {
             return Err(Malformed("a push message inside of a reply"));
         }
         if count == 0 {
@@ -164,12 +164,12 @@ impl Parser {
     }
 }
 
-fn finish(form: Form, items: Vec<Value>) -> Result<Value, Malformed> {
+fn finish(form: Aggregate, items: Vec<Value>) -> Result<Value, Malformed> {
     match (form, items.first()) {
-        (Form::Array, _) => Ok(Value::Array(items)),
-        (Form::Map, _) => Ok(Value::Map(items)),
-        (Form::Push, Some(Value::Bulk(_) | Value::Status(_))) => Ok(Value::Push(items)),
-        (Form::Push, _) => Err(Malformed("a push message without a kind")),
+        (Aggregate::Array, _) => Ok(Value::Array(items)),
+        (Aggregate::Map, _) => Ok(Value::Map(items)),
+        (Aggregate::Push, Some(Value::Bulk(_) | Value::Status(_))) => Ok(Value::Push(items)),
+        (Aggregate::Push, _) => Err(Malformed("a push message without a kind")),
     }
 }
 
@@ -216,11 +216,11 @@ fn token(input: &[u8]) -> Result<Option<(usize, Token)>, Malformed> {
             let count = integer(line)?;
             let form = match kind {
                 b'*' if count == -1 => return Ok(Some((head, Token::Value(Value::Nil)))),
-                b'*' | b'~' => Form::Array,
-                b'%' => Form::Map,
-                _ => Form::Push,
+                b'*' | b'~' => Aggregate::Array,
+                b'%' => Aggregate::Map,
+                _ => Aggregate::Push,
             };
-            let factor = if form == Form::Map { 2 } else { 1 };
+            let factor = if form == Aggregate::Map { 2 } else { 1 };
             return Ok(Some((head, Token::List(form, size(count)? * factor))));
         }
     };

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::cluster::{self, Cluster};
 use super::command::Command;
 use super::connection::Connection;
-use super::connection::committer::{Committer, Terms};
+use super::connection::committer::{AckTerms, Committer};
 use super::connection::given_up::GivenUp;
 use super::locked;
 use super::member::Membership;
@@ -50,13 +50,13 @@ enum Discovery {
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Which replicas must acknowledge a write. `moves` if the primary may be another server later.
-fn terms(options: &ClientOptions, moves: bool) -> Option<Terms> {
+fn terms(options: &ClientOptions, moves: bool) -> Option<AckTerms> {
     match options.redis.acknowledgement {
         Acknowledgement::By(replicas, timeout) => {
-            Some(Terms { replicas, timeout, is_strict: true })
+            Some(AckTerms { replicas, timeout, is_strict: true })
         }
         Acknowledgement::Default if moves => {
-            Some(Terms { replicas: 1, timeout: ACKNOWLEDGED_WITHIN, is_strict: false })
+            Some(AckTerms { replicas: 1, timeout: ACKNOWLEDGED_WITHIN, is_strict: false })
         }
         Acknowledgement::Default | Acknowledgement::Off => None,
     }
@@ -134,7 +134,7 @@ impl Route {
         }
     }
 
-    /// The same, and if its answer tells that it `wrote`, waits until replicas have it, where that is asked for.
+    /// The same, and if its answer says that it `wrote`, waits until replicas have it, where that is asked for.
     pub(super) async fn write<T: Reply>(
         &self,
         key: &[u8],
@@ -214,26 +214,26 @@ impl Route {
     }
 
     /// Which server answers for a key now.
-    pub(super) fn standing(&self, key: &[u8]) -> Authority {
+    pub(super) fn authority(&self, key: &[u8]) -> Authority {
         match &self.way {
             Way::One(shard, _) => Authority { lane: shard.lane, epoch: shard.primary.epoch() },
-            Way::Cluster(cluster) => cluster.standing(key),
+            Way::Cluster(cluster) => cluster.authority(key),
         }
     }
 
-    /// The server of a key has told that it is no primary.
-    pub(super) fn leave(&self, key: &[u8], standing: Authority) {
-        if let Some(shard) = self.shard(key).filter(|shard| shard.lane == standing.lane) {
-            shard.primary.leave(standing.epoch);
+    /// The server of a key has answered that it is no primary.
+    pub(super) fn leave(&self, key: &[u8], authority: Authority) {
+        if let Some(shard) = self.shard(key).filter(|shard| shard.lane == authority.lane) {
+            shard.primary.leave(authority.epoch);
         }
     }
 
     /// Whether a request without an answer can no longer execute once a later request was answered.
-    pub(super) fn fences(&self) -> bool {
+    pub(super) fn revokes_lost_requests(&self) -> bool {
         match &self.way {
-            Way::One(shard, _) => shard.connection.fences(),
+            Way::One(shard, _) => shard.connection.revokes_lost_requests(),
             // A request may have gone to any of them, by a redirection.
-            Way::Cluster(cluster) => cluster.fences(),
+            Way::Cluster(cluster) => cluster.revokes_lost_requests(),
         }
     }
 

@@ -47,8 +47,8 @@ pub(super) fn acquire_write(request: &Acquire, wakes: Wakes) -> Result<Command<A
         return Err(unfit(resource.kind));
     }
     let script = match (request.from, fenced) {
-        (Some(_), None) => &script::WRITE_HANDOVER,
-        (Some(_), Some(_)) => &script::WRITE_HANDOVER_FENCED,
+        (Some(_), None) => &script::WRITE_HANDOFF,
+        (Some(_), Some(_)) => &script::WRITE_HANDOFF_FENCED,
         (None, None) => &script::WRITE_ACQUIRE,
         (None, Some(_)) => &script::WRITE_ACQUIRE_FENCED,
     };

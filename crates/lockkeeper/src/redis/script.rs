@@ -34,8 +34,8 @@ scripts! {
     LOCK_ACQUIRE_MEMBER: Attempt = "member.lua" "busy.lua" "hash.lua" "lock_acquire.lua";
     LOCK_ACQUIRE_MEMBER_FENCED: Attempt = "member.lua" "busy.lua" "hash.lua" "token.lua" "lock_acquire.lua";
     LOCK_ACQUIRE_TOGETHER: Attempt = "hash.lua" "lock_acquire_together.lua";
-    LOCK_HANDOVER: Attempt = "lock_handover.lua";
-    LOCK_HANDOVER_FENCED: Attempt = "token.lua" "lock_handover.lua";
+    LOCK_HANDOFF: Attempt = "lock_handoff.lua";
+    LOCK_HANDOFF_FENCED: Attempt = "token.lua" "lock_handoff.lua";
     LOCK_RELEASE: Released = "notify.lua" "lock_release.lua";
     LOCK_RENEW: Renewals = "lock_renew.lua";
     LOCK_FORCE_UNLOCK: Forced = "notify.lua" "holders_match.lua" "lock_force_unlock.lua";
@@ -48,7 +48,7 @@ scripts! {
     FAIR_QUEUE: Vec<Vec<u8>> = "fair.lua" "fair_queue.lua";
     MUTEX_ACQUIRE: Option<Vec<u8>> = "mutex_acquire.lua";
     MUTEX_ACQUIRE_MEMBER: Option<Vec<u8>> = "member.lua" "mutex_acquire.lua";
-    MUTEX_HANDOVER: Attempt = "mutex_handover.lua";
+    MUTEX_HANDOFF: Attempt = "mutex_handoff.lua";
     MUTEX_RELEASE: Released = "notify.lua" "mutex_release.lua";
     MUTEX_RENEW: Renewals = "mutex_renew.lua";
     MUTEX_FORCE_UNLOCK: Forced = "notify.lua" "holders_match.lua" "mutex_force_unlock.lua";
@@ -58,8 +58,8 @@ scripts! {
     READ_RENEW: Renewals = "rw.lua" "read_renew.lua";
     WRITE_ACQUIRE: Attempt = "busy.lua" "unfenced.lua" "rw.lua" "write_acquire.lua";
     WRITE_ACQUIRE_FENCED: Attempt = "busy.lua" "token.lua" "rw.lua" "write_acquire.lua";
-    WRITE_HANDOVER: Attempt = "notify.lua" "unfenced.lua" "rw.lua" "write_handover.lua";
-    WRITE_HANDOVER_FENCED: Attempt = "notify.lua" "token.lua" "rw.lua" "write_handover.lua";
+    WRITE_HANDOFF: Attempt = "notify.lua" "unfenced.lua" "rw.lua" "write_handoff.lua";
+    WRITE_HANDOFF_FENCED: Attempt = "notify.lua" "token.lua" "rw.lua" "write_handoff.lua";
     WRITE_RELEASE: Released = "notify.lua" "rw.lua" "write_release.lua";
     WRITE_RENEW: Renewals = "rw.lua" "write_renew.lua";
     RW_FORCE_UNLOCK: Forced = "notify.lua" "rw.lua" "holders_match.lua" "rw_force_unlock.lua";

@@ -1,7 +1,7 @@
 //! The primary that sentinels know.
 //!
 //! The client listens to all sentinels it knows of. An announcement that the current primary is
-//! replaced takes effect in the task that receives it, before anybody is asked. Then all sentinels are
+//! replaced takes effect in the task that receives it, before any sentinel is asked. Then all sentinels are
 //! asked at once for the address and its config epoch:
 //!
 //! | the sentinels say | the client |
@@ -48,7 +48,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// The pause between two questions while all sentinels report an older epoch.
 const DOUBT: Duration = Duration::from_secs(1);
 
-/// How long sentinels must agree on an older epoch, and how often they are asked if none is heard.
+/// How long sentinels must agree on an older epoch, and how often they are asked if none answers.
 const UNANIMOUS: Duration = Duration::from_secs(5);
 
 /// How often they are asked without a reason, to learn of new sentinels.
@@ -96,31 +96,24 @@ impl Sentinel {
 
     /// Finds the primary for the first time, within the connect timeout.
     pub(super) async fn find_first(&self, primary: &Primary) -> Result<(), Fault> {
-        let until = Instant::now() + self.options.connect_timeout;
-        loop {
+        let attempt = || async {
             let answers = self.ask_all(false).await;
-            if self.find(&answers, primary) {
-                return Ok(());
-            }
-            let fault = self.why_not(&answers);
-            if !fault.may_pass() || Instant::now() + AGAIN >= until {
-                return Err(fault);
-            }
-            sleep(AGAIN).await;
-        }
+            if self.find(&answers, primary) { Ok(()) } else { Err(self.why_not(&answers)) }
+        };
+        asker::until_found(&self.options, AGAIN, attempt).await
     }
 
     /// Says why no primary was found.
     fn why_not(&self, answers: &Answers) -> Fault {
         let master = &self.of.master;
-        if answers.iter().any(|(_, told)| told.is_ok()) {
+        if answers.iter().any(|(_, view)| view.is_ok()) {
             return Fault::invalid(format!(
                 "the sentinels know no master named {master:?}: check the URL"
             ));
         }
         let mut said = Vec::new();
-        for (address, told) in answers {
-            match told {
+        for (address, view) in answers {
+            match view {
                 Err(Fault::Denied { detail }) => {
                     let said = detail.split(':').next().unwrap_or_default();
                     let detail = format!(
@@ -181,12 +174,12 @@ impl Sentinel {
 
     /// Follows what the sentinels say. Returns whether there is a primary.
     fn find(&self, answers: &Answers, primary: &Primary) -> bool {
-        let told = distinct(answers);
-        self.note_others(&told);
+        let views = distinct(answers);
+        self.note_others(&views);
         let mut votes: HashMap<(u64, &(String, u16)), usize> = HashMap::new();
-        for told in &told {
-            if let Some(primary) = &told.primary {
-                *votes.entry((told.epoch, primary)).or_default() += 1;
+        for view in &views {
+            if let Some(primary) = &view.primary {
+                *votes.entry((view.epoch, primary)).or_default() += 1;
             }
         }
         // Held until the end: an announcement comes before or after, not in between.
@@ -201,8 +194,8 @@ impl Sentinel {
             return false;
         };
         // One may be known by two addresses. The others count it once.
-        let count = told.iter().map(|told| told.others.len() + 1).max();
-        let is_majority = told.len() * 2 > count.unwrap_or(answers.len());
+        let count = views.iter().map(|view| view.others.len() + 1).max();
+        let is_majority = views.len() * 2 > count.unwrap_or(answers.len());
         if epoch < state.least_epoch {
             let agree = is_majority && votes.keys().all(|(_, other)| *other == named);
             let since = match state.outdated.take() {
@@ -224,7 +217,7 @@ impl Sentinel {
         }
         // The old primary is one of them.
         let is_old = |(at, _): &(_, bool)| state.address == Some(address(at));
-        let mut replicas = told.iter().flat_map(|told| &told.replicas);
+        let mut replicas = views.iter().flat_map(|view| &view.replicas);
         let has_replicas = replicas.any(|one| !one.1 && !is_old(one));
         let address = Some(address(named));
         *state = Followed { address, epoch, least_epoch: epoch, outdated: None };
@@ -234,26 +227,26 @@ impl Sentinel {
 
     /// Adds sentinels that others know of, and forgets those that were added and that no sentinel
     /// names any more.
-    fn note_others(&self, told: &[&SentinelView]) {
+    fn note_others(&self, views: &[&SentinelView]) {
         let mut known = locked(&self.known);
         let mut others = HashMap::new();
-        for (id, host, port) in told.iter().flat_map(|told| &told.others) {
-            if !told.iter().any(|told| told.id.as_ref() == Some(id)) {
+        for (id, host, port) in views.iter().flat_map(|view| &view.others) {
+            if !views.iter().any(|view| view.id.as_ref() == Some(id)) {
                 others.extend([named(self.of.sentinels[0].at(host, *port))]);
             }
         }
-        if told.is_empty() {
+        if views.is_empty() {
             return;
         }
-        let told_of = |address: &String| {
-            let mut told = told.iter().flat_map(|told| &told.others);
-            told.any(|(_, host, port)| {
+        let is_named = |address: &String| {
+            let mut others = views.iter().flat_map(|view| &view.others);
+            others.any(|(_, host, port)| {
                 self.of.sentinels[0].at(host, *port).address.to_string() == *address
             })
         };
         let is_given =
             |one: &Asker| self.of.sentinels.iter().any(|given| given.is_same(&one.server));
-        known.retain(|address, one| is_given(one) || told_of(address));
+        known.retain(|address, one| is_given(one) || is_named(address));
         for (address, asker) in others {
             known.entry(address).or_insert(asker);
         }
@@ -263,7 +256,7 @@ impl Sentinel {
     fn announced(&self, channel: &[u8], payload: &[u8], primary: &Primary) {
         let payload = String::from_utf8_lossy(payload);
         let words: Vec<_> = payload.split_whitespace().collect();
-        // Who is replaced: the name of the master, and its address so far.
+        // The name of the replaced master, and its address so far.
         let gone = match (channel, &words[..]) {
             (b"+switch-master", [name, host, port, ..])
             | (b"+promoted-slave", [_, _, _, _, "@", name, host, port, ..])
@@ -323,16 +316,16 @@ impl Sentinel {
     /// What endangers locks about the sentinels, and how many replicas they know.
     pub(super) async fn check(&self) -> (Vec<Finding>, Option<usize>) {
         let answers = self.ask_all(true).await;
-        let told = distinct(&answers);
+        let views = distinct(&answers);
         let silent: Vec<_> = answers
             .iter()
-            .filter(|(_, told)| told.is_err())
+            .filter(|(_, view)| view.is_err())
             .map(|(address, _)| address.as_str())
             .collect();
         let silent = silent.join(", ");
         // One that is silent may be known by two addresses. The others count it once.
-        let known = told.iter().map(|told| told.others.len() + 1).max();
-        let (answering, count) = (told.len(), known.unwrap_or(answers.len()).max(told.len()));
+        let known = views.iter().map(|view| view.others.len() + 1).max();
+        let (answering, count) = (views.len(), known.unwrap_or(answers.len()).max(views.len()));
         let remedy = "start the sentinels that are down; a failover needs the majority of them";
         let mut findings = Vec::new();
         findings.push(match answering {
@@ -363,7 +356,7 @@ impl Sentinel {
             }
             _ => Finding::fine("sentinels", format!("{answering} answer")),
         });
-        let mut named: Vec<_> = told.iter().filter_map(|told| told.primary.as_ref()).collect();
+        let mut named: Vec<_> = views.iter().filter_map(|view| view.primary.as_ref()).collect();
         named.sort();
         named.dedup();
         if named.len() > 1 {
@@ -372,7 +365,7 @@ impl Sentinel {
             let remedy = "wait for a failover to end; then look for a partition between them";
             findings.push(Finding::danger("sentinels", detail, remedy));
         }
-        (findings, told.iter().map(|told| told.replicas.len()).max())
+        (findings, views.iter().map(|view| view.replicas.len()).max())
     }
 }
 
@@ -417,7 +410,7 @@ pub(super) async fn watch(sentinel: Arc<Sentinel>, primary: Arc<Primary>) {
             () = sleep(pause) => {
                 refresh = REFRESH.min(refresh * 2);
                 if !is_listening && pause == UNANIMOUS && !std::mem::replace(&mut has_warned, true) {
-                    tracing::warn!("no sentinel is heard: asking them every {UNANIMOUS:?}");
+                    tracing::warn!("no sentinel can be listened to: they are asked every {UNANIMOUS:?}");
                 }
             }
         }
@@ -445,18 +438,18 @@ mod tests {
     }
 
     /// One sentinel per entry: the port of the primary that it names, and the epoch.
-    fn told(answers: &[(u16, u64)]) -> Answers {
+    fn answers_of(answers: &[(u16, u64)]) -> Answers {
         let answer = |(n, (port, epoch)): (usize, &(u16, u64))| {
             let primary = (*port != 0).then(|| ("h".to_owned(), *port));
             let others = vec![("x".to_owned(), "h".to_owned(), 1); answers.len() - 1];
-            let told = SentinelView {
+            let view = SentinelView {
                 id: Some(n.to_string()),
                 primary,
                 epoch: *epoch,
                 replicas: Vec::new(),
                 others,
             };
-            (format!("s{n}:26379"), Ok(told))
+            (format!("s{n}:26379"), Ok(view))
         };
         answers.iter().enumerate().map(answer).collect()
     }
@@ -468,13 +461,13 @@ mod tests {
     #[tokio::test]
     async fn the_highest_epoch_wins_and_then_the_majority() {
         let (sentinel, primary) = sentinel();
-        assert!(!sentinel.find(&told(&[(0, 0)]), &primary), "it knows no such master");
-        assert!(sentinel.find(&told(&[(1, 4), (2, 5), (1, 4)]), &primary));
+        assert!(!sentinel.find(&answers_of(&[(0, 0)]), &primary), "it knows no such master");
+        assert!(sentinel.find(&answers_of(&[(1, 4), (2, 5), (1, 4)]), &primary));
         assert_eq!(port(&primary), Some(2));
-        assert!(sentinel.find(&told(&[(3, 6), (4, 6), (4, 6)]), &primary));
+        assert!(sentinel.find(&answers_of(&[(3, 6), (4, 6), (4, 6)]), &primary));
         assert_eq!((port(&primary), primary.epoch()), (Some(4), 1));
         // The same answer changes nothing.
-        assert!(sentinel.find(&told(&[(4, 6)]), &primary));
+        assert!(sentinel.find(&answers_of(&[(4, 6)]), &primary));
         assert_eq!(primary.epoch(), 1);
     }
 
@@ -483,7 +476,7 @@ mod tests {
     async fn a_primary_has_the_replicas_that_sentinels_know() {
         let (sentinel, primary) = sentinel();
         let has_replicas = |port, replicas: &[(u16, bool)]| {
-            let mut answers = told(&[(port, u64::from(port)); 3]);
+            let mut answers = answers_of(&[(port, u64::from(port)); 3]);
             let replicas =
                 replicas.iter().map(|(port, is_dead)| (("h".to_owned(), *port), *is_dead));
             answers[1].1.as_mut().unwrap().replicas = replicas.collect();
@@ -500,18 +493,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_older_epoch_is_believed_only_if_all_agree_for_a_while() {
         let (sentinel, primary) = sentinel();
-        assert!(sentinel.find(&told(&[(1, 5), (1, 5)]), &primary));
-        assert!(!sentinel.find(&told(&[(2, 1), (2, 1)]), &primary));
+        assert!(sentinel.find(&answers_of(&[(1, 5), (1, 5)]), &primary));
+        assert!(!sentinel.find(&answers_of(&[(2, 1), (2, 1)]), &primary));
         tokio::time::advance(UNANIMOUS / 2).await;
         // One that still knows better, and then another address: the time begins anew.
-        assert!(sentinel.find(&told(&[(2, 1), (1, 5)]), &primary));
-        assert!(!sentinel.find(&told(&[(2, 1), (2, 1)]), &primary));
+        assert!(sentinel.find(&answers_of(&[(2, 1), (1, 5)]), &primary));
+        assert!(!sentinel.find(&answers_of(&[(2, 1), (2, 1)]), &primary));
         tokio::time::advance(UNANIMOUS / 2).await;
-        assert!(!sentinel.find(&told(&[(2, 1), (3, 1)]), &primary));
-        assert!(!sentinel.find(&told(&[(2, 1), (2, 1)]), &primary));
+        assert!(!sentinel.find(&answers_of(&[(2, 1), (3, 1)]), &primary));
+        assert!(!sentinel.find(&answers_of(&[(2, 1), (2, 1)]), &primary));
         assert_eq!(port(&primary), Some(1), "it stays where it is meanwhile");
         tokio::time::advance(UNANIMOUS).await;
-        assert!(sentinel.find(&told(&[(2, 1), (2, 1)]), &primary));
+        assert!(sentinel.find(&answers_of(&[(2, 1), (2, 1)]), &primary));
         assert_eq!(port(&primary), Some(2));
     }
 
@@ -519,12 +512,12 @@ mod tests {
     async fn an_announcement_ends_the_time_of_the_primary_that_it_names() {
         let announced = |channel: &str, payload: &str| {
             let (sentinel, primary) = sentinel();
-            assert!(sentinel.find(&told(&[(1, 5)]), &primary));
+            assert!(sentinel.find(&answers_of(&[(1, 5)]), &primary));
             sentinel.announced(channel.as_bytes(), payload.as_bytes(), &primary);
             // Others do not know it yet: the old primary does not return.
-            let again = sentinel.find(&told(&[(1, 5), (1, 5)]), &primary);
+            let again = sentinel.find(&answers_of(&[(1, 5), (1, 5)]), &primary);
             assert_eq!(again, primary.epoch() == 0, "{payload}");
-            assert!(sentinel.find(&told(&[(1, 5), (2, 6)]), &primary));
+            assert!(sentinel.find(&answers_of(&[(1, 5), (2, 6)]), &primary));
             primary.epoch() > 0 && port(&primary) == Some(2)
         };
         assert!(announced("+switch-master", "m h 1 h 2"));
@@ -532,7 +525,7 @@ mod tests {
         assert!(announced("+failover-state-reconf-slaves", "master m h 1"));
         let nothing = |channel: &str, payload: &str| {
             let (sentinel, primary) = sentinel();
-            assert!(sentinel.find(&told(&[(1, 5)]), &primary));
+            assert!(sentinel.find(&answers_of(&[(1, 5)]), &primary));
             sentinel.announced(channel.as_bytes(), payload.as_bytes(), &primary);
             primary.epoch() == 0
         };

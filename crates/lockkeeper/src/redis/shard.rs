@@ -38,7 +38,7 @@ impl fmt::Debug for Shard {
 }
 
 impl Shard {
-    /// Sends a request. If its answer tells that it `wrote`, waits until replicas have it.
+    /// Sends a request. If its answer says that it `wrote`, waits until replicas have it.
     pub(super) async fn write<T: Reply>(
         &self,
         command: Command<T>,

@@ -237,7 +237,7 @@ async fn waiters_behind_a_release_without_an_answer_fail() {
 
 #[tokio::test(start_paused = true)]
 async fn waiters_behind_a_handoff_without_an_answer_fail() {
-    queue_behind_a_release_without_an_answer(Duration::ZERO, Verb::HandOver).await;
+    queue_behind_a_release_without_an_answer(Duration::ZERO, Verb::HandOff).await;
 }
 
 /// The store hands the lock to the successor and nobody ever hears of it: when it is back, what it
@@ -253,7 +253,7 @@ async fn a_handoff_without_an_answer_leaves_no_hold() {
         let gates = std::iter::once(Gate::ErrAfter).chain(repeat_n(Gate::ErrBefore, EVER));
         fixture.flaky.script(gates);
         let release = tokio::spawn(guard.release());
-        begun(&fixture.flaky, Verb::HandOver, 1).await;
+        begun(&fixture.flaky, Verb::HandOff, 1).await;
         assert_eq!(fixture.memory.usage().0, 1, "{primitive:?}: the successor's, at the store");
         // Longer than the lease of the giver and than any wait.
         sleep(Duration::from_secs(30)).await;
@@ -340,7 +340,7 @@ async fn a_handoff_of_a_name_of_another_kind_is_not_held() {
         let other = if primitive == Primitive::Mutex { Primitive::Lock } else { Primitive::Mutex };
         let rivals = fixture.rivals(other).lock().await.unwrap();
         let answer = guard.release().await;
-        assert_eq!(fixture.flaky.calls(Verb::HandOver), 1, "{primitive:?}");
+        assert_eq!(fixture.flaky.calls(Verb::HandOff), 1, "{primitive:?}");
         assert!(matches!(answer, Err(Error::NotHeld { .. })), "{primitive:?}: {answer:?}");
         let told = timeout(SETTLE, waiter).await.expect("it is told").unwrap();
         assert!(matches!(told, Err(Error::WrongKind { .. })), "{primitive:?}: {told:?}");

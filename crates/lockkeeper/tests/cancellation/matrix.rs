@@ -99,7 +99,7 @@ impl Case {
             waiter.await.unwrap().expect("the waiter behind it gets in");
         }
         self.check(&fixture).await;
-        let passed = fixture.flaky.calls(Verb::HandOver);
+        let passed = fixture.flaky.calls(Verb::HandOff);
         drop(fixture);
         sleep(Duration::from_millis(1)).await;
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();

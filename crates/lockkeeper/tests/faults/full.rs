@@ -139,7 +139,7 @@ async fn a_full_server_still_hands_a_lock_off() {
     both(async |kind| {
         let rig = Rig::new(kind, options()).await;
         let handle = rig.handle("a");
-        let handed = rig.proxy.expect_request(&rig.mark(Sent::HandOver));
+        let handed = rig.proxy.expect_request(&rig.mark(Sent::HandOff));
         for _ in 0..100 {
             rig.server.cli(&["CONFIG", "SET", "maxmemory", "0"]).ok();
             // Before the acquire: a hold of more than 10 ms is released and not handed off.

@@ -195,7 +195,7 @@ async fn hold_briefly(handle: &AnyLock, history: &History, client: usize, task: 
 
 async fn inject_faults(server: &RedisServer, proxy: &FaultProxy, kind: Kind, span: Duration) {
     let end = tokio::time::Instant::now() + span;
-    let scripts = [Sent::Acquire, Sent::Release, Sent::HandOver, Sent::Renew];
+    let scripts = [Sent::Acquire, Sent::Release, Sent::HandOff, Sent::Renew];
     while tokio::time::Instant::now() < end {
         let connections = proxy.connections();
         let any = connections.get(fastrand::usize(..connections.len().max(1)));
@@ -276,7 +276,7 @@ impl Late {
         let first = proxy.connections()[0];
         let rig = Rig { client, proxy, server, kind };
         // So that what is held is the request itself, and not one that finds no script.
-        for sent in [Sent::Acquire, Sent::Release, Sent::HandOver] {
+        for sent in [Sent::Acquire, Sent::Release, Sent::HandOff] {
             rig.mark(sent);
         }
         Self { rig, first }
@@ -508,7 +508,7 @@ async fn a_handoff_that_arrives_late_changes_nothing() {
         both(move |kind| async move {
             for _ in 0..20 {
                 let late = Late::new(kind, fenced, LONG).await;
-                let handed = late.rig.proxy.expect_request(&late.rig.mark(Sent::HandOver));
+                let handed = late.rig.proxy.expect_request(&late.rig.mark(Sent::HandOff));
                 let handle = late.rig.handle("a");
                 let first = late.take().await;
                 let mut second = Box::pin(handle.lock());

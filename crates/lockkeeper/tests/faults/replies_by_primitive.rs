@@ -402,11 +402,11 @@ fn assert_token(rig: &Rig, guard: &AnyGuard, before: u64) -> u64 {
 async fn a_handoff_whose_reply_is_lost_passes_lock_and_token_once() {
     type Make = fn(&Client) -> AnyLock;
     let cases: [(Kind, &str, Make); 5] = [
-        (Kind::Lock, lua("LOCK_HANDOVER"), |client| client.lock("a").into()),
-        (Kind::Mutex, lua("MUTEX_HANDOVER"), |client| client.mutex("a").into()),
-        (Kind::Lock, lua("LOCK_HANDOVER_FENCED"), |client| client.fenced_lock("a").into()),
-        (Kind::Write, lua("WRITE_HANDOVER_FENCED"), |client| client.rw_lock("a").fenced().writer()),
-        (Kind::Write, lua("WRITE_HANDOVER"), |client| client.rw_lock("a").writer()),
+        (Kind::Lock, lua("LOCK_HANDOFF"), |client| client.lock("a").into()),
+        (Kind::Mutex, lua("MUTEX_HANDOFF"), |client| client.mutex("a").into()),
+        (Kind::Lock, lua("LOCK_HANDOFF_FENCED"), |client| client.fenced_lock("a").into()),
+        (Kind::Write, lua("WRITE_HANDOFF_FENCED"), |client| client.rw_lock("a").fenced().writer()),
+        (Kind::Write, lua("WRITE_HANDOFF"), |client| client.rw_lock("a").writer()),
     ];
     for (kind, script, make) in cases {
         let rig = rig().await;

@@ -207,7 +207,7 @@ pub(crate) const MUTEX_ACQUIRE: &[u8] = b"\r\nNX\r\n$3\r\nGET\r\n";
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sent {
     Acquire,
-    HandOver,
+    HandOff,
     Release,
     Renew,
 }
@@ -217,11 +217,11 @@ impl Sent {
     pub(crate) fn script(self, kind: Kind) -> Option<&'static str> {
         Some(match (self, kind) {
             (Sent::Acquire, Kind::Mutex) => return None,
-            (Sent::HandOver, Kind::Mutex) => lua("MUTEX_HANDOVER"),
+            (Sent::HandOff, Kind::Mutex) => lua("MUTEX_HANDOFF"),
             (Sent::Release, Kind::Mutex) => lua("MUTEX_RELEASE"),
             (Sent::Renew, Kind::Mutex) => lua("MUTEX_RENEW"),
             (Sent::Acquire, _) => lua("LOCK_ACQUIRE"),
-            (Sent::HandOver, _) => lua("LOCK_HANDOVER"),
+            (Sent::HandOff, _) => lua("LOCK_HANDOFF"),
             (Sent::Release, _) => lua("LOCK_RELEASE"),
             (Sent::Renew, _) => lua("LOCK_RENEW"),
         })

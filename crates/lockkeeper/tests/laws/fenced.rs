@@ -229,3 +229,11 @@ pub(crate) async fn tokens_grow_after_their_record_expired(store: &Store) {
     let later = [next(&client.fenced_lock(store.name("lock"))).await, next(&fair).await];
     assert_growing(&[tokens, later].concat());
 }
+
+#[test]
+fn a_fence_admits_what_is_not_lower() {
+    let fence = Fence::starting_at(3);
+    assert_eq!((fence.admit(5), fence.admit(5)), (Ok(()), Ok(())));
+    let stale = fence.admit(4).unwrap_err();
+    assert_eq!((stale.token, stale.highest, fence.highest()), (4, 5, 5));
+}

@@ -60,6 +60,7 @@ async fn an_invalid_url_is_rejected() {
         "redis://127.0.0.1/notadb",
         "redis+unix://",
         "etcd://127.0.0.1",
+        "redis+replicated://ann@a",
     ] {
         let said = refused(Client::connect(url).await, url);
         assert!(said.len() > 20, "{url}: says too little: {said}");
@@ -76,8 +77,34 @@ async fn an_invalid_url_is_rejected() {
         format!("{SECRET}@host"),
         format!("//{SECRET}@host:6379"),
         format!("redis//user:{SECRET}@host"),
+        format!("redis://u:{SECRET}"),
+        format!("redis+sentinel://:{SECRET}@a,b"),
+        format!("redis+sentinel://:{SECRET}@a,,b/m"),
+        format!("redis+sentinel://:{SECRET}@a/m/x"),
+        format!("redis+sentinel://a/m?password={SECRET}"),
+        format!("redis+sentinel://a/m?sentinel_user={SECRET}"),
+        format!("redis+sentinel://:{SECRET}@a/m?sentinel_tls=maybe"),
+        format!("redis+sentinel://:{SECRET}@a:0/m"),
+        format!("redis+replicated://:{SECRET}@a,b/x"),
+        format!("redis+replicated://:{SECRET}@a,/0"),
+        format!("redis+replicated://:{SECRET}@a/1/2"),
+        format!("redis+cluster://:{SECRET}@a,b/1"),
+        format!("redis+cluster://:{SECRET}@a,,b"),
+        format!("redis+cluster://a?password={SECRET}"),
     ] {
         refused(Client::connect(&url).await, &url);
+    }
+    for (url, ignored) in [
+        ("redis://h?db=3", "\"db\""),
+        ("redis+unix:///tmp/x.sock?database=3", "\"database\""),
+        ("redis://ann@h", "no password"),
+    ] {
+        assert!(refused(Client::connect(url).await, url).contains(ignored));
+    }
+    for host in ["\u{fc}bung", "%C3%BCbung", "a b", "::1", "[::1", "[1.2.3.4]", "[::]", "0.0.0.0"] {
+        for url in [format!("redis://{host}"), format!("redis+cluster://a,{host}:7000")] {
+            refused(Client::connect(&url).await, &url);
+        }
     }
 }
 

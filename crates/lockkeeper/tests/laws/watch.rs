@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::task::Poll;
 use std::time::Duration;
 
-use lockkeeper::{AnyGuard, Event, LockInfo, Watch};
+use lockkeeper::backend::{Acquire, Backend, Kind, Resource};
+use lockkeeper::stores::Memory;
+use lockkeeper::{AnyGuard, Client, ClientOptions, Event, LockInfo, OwnerId, Watch};
 use tokio::time::{Instant, timeout};
+use uuid::Uuid;
 
 use crate::listing::told;
 use crate::store::{Store, assert_is, eventually, poll_once};
@@ -231,4 +234,28 @@ pub(crate) async fn a_watch_reports_whether_it_is_complete(store: &Store) {
     })
     .await;
     assert_eq!(watch.locks().count(), 10);
+}
+
+/// The most locks that a watch keeps in mind.
+const WATCHED_MAX: usize = 100_000;
+
+#[tokio::test]
+async fn as_many_locks_as_a_watch_keeps_in_mind_are_all_of_them() {
+    let store = Memory::new();
+    let client = Client::with_backend(store.clone(), ClientOptions::new()).unwrap();
+    let owner = OwnerId::fresh(Uuid::new_v4());
+    let take = async |number: usize| {
+        let resource = Resource { kind: Kind::Lock, name: number.to_string()[..].into() };
+        store.acquire(Acquire::new(resource, owner, 600_000)).await.unwrap();
+    };
+    for number in 0..WATCHED_MAX {
+        take(number).await;
+    }
+    let mut watch = client.inspector().watch("*").every(Duration::ZERO);
+    watch.look().await.unwrap();
+    assert!(watch.is_complete());
+    assert_eq!(watch.locks().count(), WATCHED_MAX);
+    take(WATCHED_MAX).await;
+    watch.look().await.unwrap();
+    assert!(!watch.is_complete(), "one more is too many");
 }

@@ -2,9 +2,9 @@
 
 use lockkeeper::backend::{
     Acquire, Attempt, Backend, Change, Changed, CountChange, Kind, Release, Released, Resource,
+    Topic,
 };
-use lockkeeper::stores::Redis;
-use lockkeeper::stores::State;
+use lockkeeper::stores::{Memory, Redis, State};
 use lockkeeper::{LockName, OwnerId};
 use testkit::RedisServer;
 
@@ -98,4 +98,22 @@ async fn a_temporary_semaphore_is_raised_exactly_from_the_lowest_number() {
     assert_eq!(lowered, Ok(Changed::Count(lowest)));
     assert_eq!(acquire(2, 2).await, Ok(Attempt::GRANTED));
     assert_eq!(server.cli(&["GET", "a"]).int(), 0);
+}
+
+#[tokio::test]
+async fn readers_and_writers_in_memory_do_not_crowd_each_other_out() {
+    let memory = Memory::new();
+    let asked = |kind| {
+        let owner = OwnerId::fresh(uuid::Uuid::new_v4());
+        let lock = Resource { kind, name: "it".into() };
+        memory.acquire(Acquire { waits: true, ..Acquire::new(lock, owner, 10_000) })
+    };
+    assert!(asked(Kind::Write).await.unwrap().is_granted());
+    let mut listening = Vec::new();
+    for _ in 0..3 {
+        listening.push(memory.subscribe(Topic::Rw("it".into())).await.unwrap());
+    }
+    for kind in [Kind::Read, Kind::Write] {
+        assert!(matches!(asked(kind).await, Ok(Attempt::Busy { listeners: 0, .. })), "{kind}");
+    }
 }

@@ -2,13 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
 
 use super::slot_map::{Node, SlotMap};
 use super::{Cluster, IDLE, Map, index};
 use crate::backend::Lane;
+use crate::poison::unpoisoned;
 use crate::redis::connection::Connection;
 use crate::redis::connection::committer::Committer;
 use crate::redis::primary::Primary;
@@ -50,7 +51,7 @@ impl Cluster {
         };
         let leads: Vec<_> = servers
             .iter()
-            .filter(|(n, server)| is_wanted(*n) || !map.outlasts_lead(*n, server, &shards[*n]))
+            .filter(|(n, server)| is_wanted(*n) || !map.overrules_lead(*n, server, &shards[*n]))
             .collect();
         // Two may exchange their servers.
         let moves = leads.iter().filter(|(index, server)| !shards[*index].primary.is(server));
@@ -106,7 +107,7 @@ impl Cluster {
         map.nodes.push(Vec::new());
         map.idle.push(None);
         let shard = Arc::new(Shard { lane, primary, connection, committer });
-        self.shards.write().unwrap_or_else(PoisonError::into_inner).push(shard);
+        unpoisoned(self.shards.write()).push(shard);
         index
     }
 

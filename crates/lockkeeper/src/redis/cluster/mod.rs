@@ -1,10 +1,10 @@
 //! The shards of a cluster: which of them serves a slot, and how a change is noticed.
 //!
-//! **Nodes** are told apart by their ids. An address may belong to a node of another cluster by now, so each
+//! **Nodes** are distinguished by their ids. An address may belong to a node of another cluster by now, so each
 //! connection asks for the id of its node before it is used, and a redirection to an unknown address is
-//! followed only once the node there has told its id, and names nodes of this cluster.
+//! followed only once the node there has reported its id, and names nodes of this cluster.
 //!
-//! **Shards** are told apart by the nodes in them: a promoted replica is a new primary of its shard, whose
+//! **Shards** are distinguished by the nodes in them: a promoted replica is a new primary of its shard, whose
 //! lane and connections stay. A shard without slots ends after a while, and at once if its primary is a
 //! replica of another one now: a redirection named the promoted replica before the client knew it, and made
 //! it a shard of its own. Which of them leads to a server may change, so all share one list of connections
@@ -21,7 +21,7 @@
 //! broken connection and a rejected request ask for a new map, at most ten times a second; so does a timer.
 //! Nothing waits for it.
 //!
-//! **Redirections** tell that a request did not run. Only such a request is sent again, to the node that
+//! **Redirections** show that a request did not run. Only such a request is sent again, to the node that
 //! the redirection names, until its deadline and at most eight times. A request that may have run
 //! is never repeated here. A request that waits for the connection to a node goes to another one as soon as
 //! the slot map says so, which counts as a redirection.
@@ -31,7 +31,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -40,7 +40,7 @@ use tokio::time::Instant;
 
 use super::cluster::slot_map::{Node, Range, SlotAnswer, SlotMap};
 use super::connection::asker::Asker;
-use super::connection::committer::Terms;
+use super::connection::committer::AckTerms;
 use super::connection::given_up::GivenUp;
 use super::keys;
 use super::server::Server;
@@ -49,7 +49,7 @@ use super::shard::Shard;
 use super::slot::{self, SLOTS};
 use crate::backend::{Fault, Lane};
 use crate::options::ClientOptions;
-use crate::redis::locked;
+use crate::poison::{locked, unpoisoned};
 
 mod leads;
 mod redirects;
@@ -78,7 +78,7 @@ pub(crate) struct Cluster {
     runtime: Handle,
     seeds: Vec<Server>,
     options: ClientOptions,
-    terms: Option<Terms>,
+    terms: Option<AckTerms>,
     /// The shard of each slot, plus one; 0 if none is known.
     owners: Box<[AtomicU16]>,
     shards: RwLock<Vec<Arc<Shard>>>,
@@ -122,19 +122,19 @@ impl Map {
     }
 
     /// Whether an answer names none of the known nodes.
-    fn is_foreign(&self, told: &SlotAnswer) -> bool {
+    fn is_foreign(&self, answer: &SlotAnswer) -> bool {
         let known: HashSet<_> = self.ids.values().collect();
-        !known.is_empty() && !told.nodes().any(|node| known.contains(&node.id))
+        !known.is_empty() && !answer.nodes().any(|node| known.contains(&node.id))
     }
 
     /// Whether a redirection to this shard counts more than a map that gives this slot to this owner.
-    fn outlasts_owner(&self, slot: u16, owner: u16, shard: &Shard) -> bool {
+    fn overrules_owner(&self, slot: u16, owner: u16, shard: &Shard) -> bool {
         let redirected = self.redirected_slots.get(&slot);
         redirected.is_some_and(|(at, before)| before.contains(&owner) && still_counts(*at, shard))
     }
 
     /// Whether a redirection counts more than a map that leads this shard to this server.
-    fn outlasts_lead(&self, index: usize, server: &Server, shard: &Shard) -> bool {
+    fn overrules_lead(&self, index: usize, server: &Server, shard: &Shard) -> bool {
         let address = server.address.to_string();
         let redirected = self.redirected_shards.get(&index);
         redirected.is_some_and(|(at, before)| before.contains(&address) && still_counts(*at, shard))
@@ -147,7 +147,7 @@ impl Cluster {
     pub(super) async fn open(
         seeds: Vec<Server>,
         options: &ClientOptions,
-        terms: Option<Terms>,
+        terms: Option<AckTerms>,
         connected: impl Fn(Lane) + Send + Sync + 'static,
     ) -> Result<Arc<Self>, Fault> {
         let cluster = Arc::new_cyclic(|me| Self {
@@ -184,9 +184,9 @@ impl Cluster {
     /// Applies the newest of these answers.
     fn apply(&self, mut answers: Vec<SlotAnswer>) {
         let mut map = self.map();
-        let is_foreign = answers.iter().all(|told| map.is_foreign(told));
+        let is_foreign = answers.iter().all(|answer| map.is_foreign(answer));
         if !is_foreign || !self.have_all_answered(&answers) {
-            answers.retain(|told| !map.is_foreign(told));
+            answers.retain(|answer| !map.is_foreign(answer));
         }
         let Some(newest) = SlotMap::newest(answers) else {
             // What one node said a while ago is not what all say.
@@ -214,7 +214,7 @@ impl Cluster {
         for (slot, owner) in owners.into_iter().enumerate() {
             let current = index(self.owners[slot].load(Ordering::Relaxed));
             let owner = number(owner);
-            if current.is_some_and(|n| map.outlasts_owner(slot as u16, owner, &shards[n])) {
+            if current.is_some_and(|n| map.overrules_owner(slot as u16, owner, &shards[n])) {
                 is_overruled = true;
             } else {
                 has_changed |= self.owners[slot].swap(owner, Ordering::Relaxed) != owner;
@@ -238,7 +238,7 @@ impl Cluster {
         let connected = connected.filter_map(|shard| shard.primary.server());
         let mut servers = self.seeds.iter().cloned().chain(connected);
         servers.all(|server| {
-            answers.iter().any(|told| server.address.host() == Some((&told.host, told.port)))
+            answers.iter().any(|answer| server.address.host() == Some((&answer.host, answer.port)))
         })
     }
 
@@ -254,11 +254,11 @@ impl Cluster {
     }
 
     pub(crate) fn shards(&self) -> Vec<Arc<Shard>> {
-        self.shards.read().unwrap_or_else(PoisonError::into_inner).clone()
+        unpoisoned(self.shards.read()).clone()
     }
 
     fn shard(&self, index: usize) -> Arc<Shard> {
-        Arc::clone(&self.shards.read().unwrap_or_else(PoisonError::into_inner)[index])
+        Arc::clone(&unpoisoned(self.shards.read())[index])
     }
 
     pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Shard>> {
@@ -305,9 +305,9 @@ impl Cluster {
     }
 
     /// Whether all shards can revoke lost requests.
-    pub(super) fn fences(&self) -> bool {
-        let shards = self.shards.read().unwrap_or_else(PoisonError::into_inner);
-        shards.iter().all(|shard| shard.connection.fences())
+    pub(super) fn revokes_lost_requests(&self) -> bool {
+        let shards = unpoisoned(self.shards.read());
+        shards.iter().all(|shard| shard.connection.revokes_lost_requests())
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -334,7 +334,7 @@ impl Cluster {
     }
 
     /// Which server answers for a key now.
-    pub(super) fn standing(&self, key: &[u8]) -> Authority {
+    pub(super) fn authority(&self, key: &[u8]) -> Authority {
         match self.owner(slot::of(key)) {
             Some(shard) => Authority { lane: shard.lane, epoch: shard.primary.epoch() },
             None => Authority { lane: UNSERVED, epoch: 0 },
@@ -379,7 +379,7 @@ mod tests {
     }
 
     /// The slots as a node knows them.
-    fn told(by: &Node, epoch: Option<u64>, ranges: Vec<Range>) -> SlotAnswer {
+    fn answer(by: &Node, epoch: Option<u64>, ranges: Vec<Range>) -> SlotAnswer {
         let (host, port) = (by.host.clone(), by.port);
         SlotAnswer { id: None, host, port, epoch, is_cut_off: false, ranges }
     }
@@ -398,7 +398,7 @@ mod tests {
         }
     }
 
-    /// A node that took part in an election may tell the new epoch with the old primary.
+    /// A node that took part in an election may report the new epoch with the old primary.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_redirection_outlasts_an_old_map_of_a_new_epoch() {
         let (servers, cluster) = opened().await;
@@ -415,18 +415,18 @@ mod tests {
         let has_replicas = || shard.primary.watch().borrow().has_replicas;
         assert!(shard.primary.is(&promoted) && has_replicas());
         let range = Range { replicas: vec![replica.clone()], ..range(0, SLOTS - 1, &primary) };
-        let told = |epoch, ranges| told(&other, epoch, ranges);
+        let answer = |epoch, ranges| answer(&other, epoch, ranges);
         let age = |at: Instant| {
             cluster.map().redirected_shards.values_mut().for_each(|(then, _)| *then = at)
         };
         age(Instant::now() + Duration::from_secs(60));
-        cluster.apply(vec![told(epoch, vec![range.clone()])]);
+        cluster.apply(vec![answer(epoch, vec![range.clone()])]);
         assert_eq!(cluster.map().epoch, epoch);
         assert!(shard.primary.is(&promoted), "{:?}", shard.primary);
         assert_eq!(cluster.owner(slot).unwrap().lane, shard.lane);
         // Not for long without a connection, and a replica is not connected to.
         age(Instant::now() - CONNECTS);
-        cluster.apply(vec![told(epoch, vec![range.clone()])]);
+        cluster.apply(vec![answer(epoch, vec![range.clone()])]);
         assert!(!shard.primary.is(&promoted) && has_replicas(), "{:?}", shard.primary);
         // The old primary is none of them.
         cluster.moved(slot, &replica);
@@ -435,7 +435,7 @@ mod tests {
         cluster.moved(slot, &node(&servers, 3));
         age(Instant::now() + Duration::from_secs(60));
         let range = Range { primary: other.clone(), ..range };
-        cluster.apply(vec![told(epoch, vec![range])]);
+        cluster.apply(vec![answer(epoch, vec![range])]);
         let owner = cluster.owner(slot).unwrap();
         assert!(owner.primary.is(&other.server(&cluster.seeds[0])), "{owner:?}");
     }
@@ -445,13 +445,13 @@ mod tests {
     async fn a_map_without_known_nodes_counts_if_all_answers_are_such_for_a_while() {
         let (servers, cluster) = opened().await;
         let known = cluster.map().epoch;
-        let told = |index, id: Option<&str>| {
+        let answer = |index, id: Option<&str>| {
             let by = node(&servers, index);
             let primary = Node { id: id.unwrap_or(&by.id).to_owned(), ..by.clone() };
             let epoch = known.map(|epoch| if id.is_some() { epoch + 9 } else { epoch });
-            told(&by, epoch, vec![range(0, SLOTS - 1, &primary)])
+            answer(&by, epoch, vec![range(0, SLOTS - 1, &primary)])
         };
-        let foreign = || [0, 1, 2].map(|index| told(index, Some("foreign"))).to_vec();
+        let foreign = || [0, 1, 2].map(|index| answer(index, Some("foreign"))).to_vec();
         let aged = || cluster.map().earlier = Some(Instant::now() - EARLIER);
         let owner = || cluster.owner(0).unwrap().primary.server().unwrap().node.unwrap();
         let id = owner();
@@ -459,7 +459,7 @@ mod tests {
         cluster.apply(foreign());
         assert!(is_kept());
         aged();
-        cluster.apply(vec![told(0, Some("foreign")), told(0, None)]);
+        cluster.apply(vec![answer(0, Some("foreign")), answer(0, None)]);
         assert!(is_kept());
         assert_eq!(cluster.map().earlier, None);
         // The other seeds may be of the known cluster still.
@@ -526,7 +526,7 @@ mod tests {
         assert!(first.primary.is(&led));
         let ranges = vec![range(0, slot, &primary), range(slot + 1, SLOTS - 1, &replica)];
         let epoch = cluster.map().epoch;
-        cluster.apply(vec![told(&node(&servers, 1), epoch, ranges)]);
+        cluster.apply(vec![answer(&node(&servers, 1), epoch, ranges)]);
         assert!(first.primary.is(&primary.server(&cluster.seeds[0])), "{first:?}");
         let second = cluster.owner(slot + 1).unwrap();
         assert!(second.primary.is(&led) && second.lane != first.lane, "{second:?}");

@@ -59,9 +59,9 @@ impl Cluster {
             }
             let server = self.seeds[0].at(host, port);
             let replies = self.asker(&server).ask(&slot_map::questions(), &self.options).await?;
-            let told = slot_map::understand(&server, replies)?;
+            let answer = slot_map::understand(&server, replies)?;
             let mut map = self.map();
-            let node = told.itself().filter(|_| !map.is_foreign(&told));
+            let node = answer.itself().filter(|_| !map.is_foreign(&answer));
             let node = node.ok_or_else(|| {
                 Fault::refused(format!("{host}:{port} is not known to be a node of this cluster"))
             })?;
@@ -73,14 +73,14 @@ impl Cluster {
         }
         // A new map may name it first.
         self.suspect();
-        let late = |_| Err(Fault::silent(format!("{host}:{port} has not told its id in time")));
+        let late = |_| Err(Fault::silent(format!("{host}:{port} has not reported its id in time")));
         timeout_at(due, meeting).await.unwrap_or_else(late)
     }
 
     /// Returns the shard of this node, which serves requests for this slot.
     fn shard_at(&self, map: &mut Map, slot: u16, node: &Node) -> usize {
         let server = node.server(&self.seeds[0]);
-        // Also at another address: the map tells which.
+        // Also at another address: the map has it.
         let leads =
             |shard: &Arc<Shard>| shard.primary.server().is_some_and(|one| one.node == server.node);
         let is_it = |one: &Node| one.id == node.id;
@@ -118,7 +118,7 @@ impl Cluster {
     }
 
     /// Sends a request to the node that serves this key, and follows redirections. See the module. If
-    /// its answer tells that it `wrote`, waits for replicas.
+    /// its answer says that it `wrote`, waits for replicas.
     pub(crate) async fn attempt<T: Reply>(
         &self,
         key: &[u8],
@@ -184,7 +184,7 @@ impl Cluster {
                 biased;
                 ticket = committer.ticket(connection, due) => ticket.map_err(|fault| {
                     self.suspect();
-                    // It tells why.
+                    // It says why.
                     connection.why_not_live().unwrap_or(fault)
                 })?,
                 () = self.has_moved(*slot, shard), if !asks => return Ok(None),
@@ -192,8 +192,8 @@ impl Cluster {
             None => None,
         };
         // Not before: it may have waited over a change of the primary.
-        let (standing, epoch) = (self.standing(key), shard.primary.epoch());
-        if !asks && standing.lane != shard.lane {
+        let (authority, epoch) = (self.authority(key), shard.primary.epoch());
+        if !asks && authority.lane != shard.lane {
             return Ok(None);
         }
         let outcome = if asks || connection.is_live() {
@@ -203,7 +203,7 @@ impl Cluster {
         };
         let Some(outcome) = outcome else { return Ok(None) };
         let reply = outcome.inspect_err(|_| self.suspect())?;
-        Ok(Some(Replied { reply, ticket, standing, epoch }))
+        Ok(Some(Replied { reply, ticket, authority, epoch }))
     }
 
     /// Learns from a redirection. Continues with the shard that it says to ask, or with the owner of the slot.
@@ -241,7 +241,7 @@ impl Cluster {
     async fn conclude<T: Reply>(
         &self,
         Hop { key, slot, shard, asks, .. }: &Hop<'_>,
-        Replied { reply, ticket, standing, epoch }: Replied,
+        Replied { reply, ticket, authority, epoch }: Replied,
         wrote: Option<&(dyn Fn(&T) -> bool + Sync)>,
     ) -> Result<Written<T>, Fault> {
         if asks_for_map(&reply) {
@@ -256,7 +256,7 @@ impl Cluster {
             }
             reply => reply::taken(reply)?,
         };
-        let counts = || match self.standing(key) == standing && shard.primary.epoch() == epoch {
+        let counts = || match self.authority(key) == authority && shard.primary.epoch() == epoch {
             true => Ok(()),
             false => Err(Fault::unanswered("the slot has moved, or its primary has changed")),
         };
@@ -285,7 +285,7 @@ struct Hop<'a> {
 struct Replied {
     reply: Value,
     ticket: Option<Ticket>,
-    standing: Authority,
+    authority: Authority,
     epoch: u64,
 }
 
@@ -298,7 +298,7 @@ fn remember<K, T: PartialEq>(entry: Entry<'_, K, (Instant, Vec<T>)>, before: T) 
     }
 }
 
-/// Whether an error tells that the slot map may be old.
+/// Whether an error shows that the slot map may be old.
 fn asks_for_map(reply: &Value) -> bool {
     let Value::Error(error) = reply else { return false };
     matches!(

@@ -45,7 +45,7 @@ impl Cluster {
             let asked = self.ask(self.seeds.clone(), self.seeds.len(), until).await;
             let faults: Vec<_> = asked
                 .iter()
-                .filter_map(|(server, told)| Some((server, told.as_ref().err()?)))
+                .filter_map(|(server, answer)| Some((server, answer.as_ref().err()?)))
                 .collect();
             // A wrong password is not waited for.
             let permanent = faults.iter().find(|(_, fault)| !fault.may_pass());
@@ -59,13 +59,14 @@ impl Cluster {
                 [] => "its nodes know no slots".to_owned(),
                 said => said.join("; "),
             };
-            let answers: Vec<_> = asked.into_iter().filter_map(|(_, told)| told.ok()).collect();
+            let answers: Vec<_> = asked.into_iter().filter_map(|(_, answer)| answer.ok()).collect();
             if let Some((one, other)) = slot_map::strangers(&answers) {
-                let [one, other] = [one, other].map(|told| format!("{}:{}", told.host, told.port));
+                let [one, other] =
+                    [one, other].map(|answer| format!("{}:{}", answer.host, answer.port));
                 // Not at once: while a cluster is created, its nodes do not know each other yet.
                 let detail = format!("{one} and {other} are nodes of different clusters");
                 strangers = Some(Fault::invalid(detail));
-            } else if answers.iter().any(|told| !told.ranges.is_empty())
+            } else if answers.iter().any(|answer| !answer.ranges.is_empty())
                 // A stranger may only be slow this time.
                 && (strangers.is_none() || answers.len() == self.seeds.len())
             {
@@ -119,7 +120,7 @@ impl Cluster {
             }
         }
         tracing::warn!(
-            "no node tells whether it supports sharded messages (PUBSUB SHARDNUMSUB): wake-ups are \
+            "no node reports whether it supports sharded messages (PUBSUB SHARDNUMSUB): wake-ups are \
              published both ways"
         );
         Wakes::Both
@@ -132,34 +133,34 @@ impl Cluster {
         at_once: usize,
         until: Instant,
     ) -> Vec<(Server, Result<SlotAnswer, Fault>)> {
-        let mut asking = JoinSet::new();
+        let mut asked = JoinSet::new();
         let mut answers: Vec<(Server, Result<SlotAnswer, Fault>)> = Vec::new();
         let (mut servers, mut slow) = (servers.into_iter(), 0);
-        // Nothing tells yet whether an answer is of another cluster.
+        // It is not known yet whether an answer is of another cluster.
         let is_first = self.map().ranges.is_empty();
         loop {
-            let counts = |told: &SlotAnswer| !self.map().is_foreign(told);
-            let found = answers.iter().any(|(_, told)| told.as_ref().is_ok_and(counts));
-            while !found && asking.len() < at_once + slow {
+            let counts = |answer: &SlotAnswer| !self.map().is_foreign(answer);
+            let found = answers.iter().any(|(_, answer)| answer.as_ref().is_ok_and(counts));
+            while !found && asked.len() < at_once + slow {
                 let Some(server) = servers.next() else { break };
                 let (asker, options) = (self.asker(&server), self.options.clone());
-                asking.spawn(async move {
+                asked.spawn(async move {
                     let replies = asker.ask(&slot_map::questions(), &options).await;
-                    let told = replies.and_then(|replies| slot_map::understand(&server, replies));
-                    (server, told)
+                    let answer = replies.and_then(|replies| slot_map::understand(&server, replies));
+                    (server, answer)
                 });
             }
-            match timeout_at(until.min(Instant::now() + ANSWER), asking.join_next()).await {
+            match timeout_at(until.min(Instant::now() + ANSWER), asked.join_next()).await {
                 Ok(Some(answer)) => answers.extend(answer),
                 Ok(None) => break,
                 Err(_) if Instant::now() >= until => break,
                 Err(_) if found && (!is_first || self.all_seeds_are_in(&answers)) => break,
                 // They are slow: ask others, too.
-                Err(_) => slow = asking.len(),
+                Err(_) => slow = asked.len(),
             }
         }
         // Late answers are dropped, and the connections are kept.
-        asking.detach_all();
+        asked.detach_all();
         answers
     }
 
@@ -167,8 +168,9 @@ impl Cluster {
     fn all_seeds_are_in(&self, answers: &[(Server, Result<SlotAnswer, Fault>)]) -> bool {
         self.seeds.iter().all(|seed| {
             let names = |node: &Node| seed.address.host() == Some((&node.host, node.port));
-            answers.iter().any(|(server, told)| {
-                server.is_same(seed) || told.as_ref().is_ok_and(|told| told.nodes().any(names))
+            answers.iter().any(|(server, answer)| {
+                server.is_same(seed)
+                    || answer.as_ref().is_ok_and(|answer| answer.nodes().any(names))
             })
         })
     }
@@ -207,7 +209,7 @@ impl Cluster {
     pub(crate) async fn refresh(&self) {
         let until = Instant::now() + self.options.connect_timeout;
         let asked = self.ask(self.nodes(), ASKED, until).await;
-        let answers: Vec<_> = asked.into_iter().filter_map(|(_, told)| told.ok()).collect();
+        let answers: Vec<_> = asked.into_iter().filter_map(|(_, answer)| answer.ok()).collect();
         if answers.is_empty() {
             tracing::debug!("no node of the cluster answers");
         }

@@ -79,9 +79,9 @@ impl SlotAnswer {
 
 /// Returns two answers of nodes that do not belong to one cluster.
 pub(super) fn strangers(answers: &[SlotAnswer]) -> Option<(&SlotAnswer, &SlotAnswer)> {
-    let mut answers = answers.iter().filter(|told| !told.ranges.is_empty());
+    let mut answers = answers.iter().filter(|answer| !answer.ranges.is_empty());
     let first = answers.next()?;
-    answers.find(|told| !told.is_related(first)).map(|told| (first, told))
+    answers.find(|answer| !answer.is_related(first)).map(|answer| (first, answer))
 }
 
 pub(super) fn questions() -> [Command; 3] {
@@ -184,17 +184,18 @@ impl SlotMap {
     /// counts most. A node that is cut off may have raised its epoch without knowing anything new: it
     /// counts only if all are.
     pub(super) fn newest(mut answers: Vec<SlotAnswer>) -> Option<Self> {
-        answers.retain(|told| !told.ranges.is_empty());
-        if answers.iter().any(|told| !told.is_cut_off) {
-            answers.retain(|told| !told.is_cut_off);
+        answers.retain(|answer| !answer.ranges.is_empty());
+        if answers.iter().any(|answer| !answer.is_cut_off) {
+            answers.retain(|answer| !answer.is_cut_off);
         }
-        let epoch = answers.iter().map(|told| told.epoch).max()?;
-        let newest = answers.into_iter().filter(|told| told.epoch == epoch);
-        let is_own = |told: &SlotAnswer, range: &Range| range.primary.is_at(&told.host, told.port);
+        let epoch = answers.iter().map(|answer| answer.epoch).max()?;
+        let newest = answers.into_iter().filter(|answer| answer.epoch == epoch);
+        let is_own =
+            |answer: &SlotAnswer, range: &Range| range.primary.is_at(&answer.host, answer.port);
         let ranges: Vec<(bool, Range)> = newest
-            .flat_map(|told| {
-                let ranges = told.ranges.clone().into_iter();
-                ranges.map(move |range| (is_own(&told, &range), range))
+            .flat_map(|answer| {
+                let ranges = answer.ranges.clone().into_iter();
+                ranges.map(move |range| (is_own(&answer, &range), range))
             })
             .collect();
         let mut slots = vec![None; usize::from(SLOTS)];
@@ -219,7 +220,7 @@ mod tests {
         Node { id: id.to_owned(), host: "h".to_owned(), port }
     }
 
-    fn told(port: u16, epoch: u64, ranges: &[(u16, u16, &str, u16)]) -> SlotAnswer {
+    fn answer(port: u16, epoch: u64, ranges: &[(u16, u16, &str, u16)]) -> SlotAnswer {
         let ranges = ranges.iter().map(|(first, last, id, port)| Range {
             first: *first,
             last: *last,
@@ -236,12 +237,12 @@ mod tests {
 
     #[test]
     fn the_newest_answer_counts_and_of_equal_ones_that_of_the_owner() {
-        let old = told(2, 4, &[(0, 9, "a", 1)]);
-        let new = told(1, 5, &[(0, 5, "a", 1), (6, 9, "b", 2)]);
+        let old = answer(2, 4, &[(0, 9, "a", 1)]);
+        let new = answer(1, 5, &[(0, 5, "a", 1), (6, 9, "b", 2)]);
         let map = SlotMap::newest(vec![old.clone(), new.clone()]).unwrap();
         assert_eq!((map.epoch, owner(&map, 6), owner(&map, 10)), (Some(5), Some("b"), None));
         // The node that gets a slot knows first.
-        let target = told(3, 5, &[(0, 5, "a", 1), (6, 6, "c", 3), (7, 9, "b", 2)]);
+        let target = answer(3, 5, &[(0, 5, "a", 1), (6, 6, "c", 3), (7, 9, "b", 2)]);
         for answers in [vec![target.clone(), new.clone()], vec![new, target]] {
             let map = SlotMap::newest(answers).unwrap();
             assert_eq!((owner(&map, 6), owner(&map, 7)), (Some("c"), Some("b")));
@@ -250,9 +251,9 @@ mod tests {
 
     #[test]
     fn a_node_that_is_cut_off_or_knows_nothing_does_not_count() {
-        let old = told(1, 4, &[(0, 9, "a", 1)]);
-        let cut_off = SlotAnswer { is_cut_off: true, ..told(2, 9, &[(0, 9, "b", 2)]) };
-        let new = told(3, 10, &[]);
+        let old = answer(1, 4, &[(0, 9, "a", 1)]);
+        let cut_off = SlotAnswer { is_cut_off: true, ..answer(2, 9, &[(0, 9, "b", 2)]) };
+        let new = answer(3, 10, &[]);
         let map = SlotMap::newest(vec![old, cut_off.clone(), new]).unwrap();
         assert_eq!((map.epoch, owner(&map, 0)), (Some(4), Some("a")));
         let map = SlotMap::newest(vec![cut_off]).unwrap();
@@ -281,9 +282,9 @@ mod tests {
         let info = Value::Bulk(b"cluster_state:ok\r\ncluster_current_epoch:6\r\n".to_vec());
         let options = crate::ClientOptions::new();
         let server = crate::redis::url::server("redis://h:7000", &options).unwrap();
-        let told = understand(&server, vec![slots.unwrap(), info]).unwrap();
+        let answer = understand(&server, vec![slots.unwrap(), info]).unwrap();
         let replicas = vec![Node { id: "d".to_owned(), host: "r".to_owned(), port: 7003 }];
         let range = Range { first: 0, last: 5, primary: node("a", 7000), replicas };
-        assert_eq!((told.epoch, told.ranges), (Some(6), vec![range]));
+        assert_eq!((answer.epoch, answer.ranges), (Some(6), vec![range]));
     }
 }

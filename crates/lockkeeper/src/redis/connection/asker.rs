@@ -2,9 +2,10 @@
 //! here, so a question on a connection that has broken is asked again on a new one.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::handshake::{self, within};
 use super::wire::Wire;
@@ -28,6 +29,21 @@ pub(crate) async fn collect<T: 'static>(
     // Late answers are dropped, and the connections are kept.
     asked.detach_all();
     answers
+}
+
+/// Repeats `attempt` until it succeeds or fails for good, within the connect timeout.
+pub(crate) async fn until_found<F: Future<Output = Result<(), Fault>>>(
+    options: &ClientOptions,
+    pause: Duration,
+    attempt: impl Fn() -> F,
+) -> Result<(), Fault> {
+    let until = Instant::now() + options.connect_timeout;
+    loop {
+        match attempt().await {
+            Err(fault) if fault.may_pass() && Instant::now() + pause < until => sleep(pause).await,
+            found => return found,
+        }
+    }
 }
 
 /// Asks one server. The connection is kept for the next question.

@@ -26,12 +26,12 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::follower::Follower;
 use super::handshake;
 use super::wire::Wire;
-use super::{Carrier, Connection};
+use super::{Connection, LiveConnection};
 use crate::backend::{Detail, Fault};
 use crate::options::ClientOptions;
 use crate::redis::command::Command;
 use crate::redis::locked;
-use crate::redis::primary::{Place, Primary};
+use crate::redis::primary::{Primary, PrimaryView};
 use crate::redis::resp::Value;
 use crate::redis::role::Role;
 use crate::redis::server::Server;
@@ -50,7 +50,7 @@ const KEYS: usize = 8;
 
 /// How many replicas must have a write, and how long they may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct AckTerms {
     pub(crate) replicas: u32,
     pub(crate) timeout: Duration,
     /// Whether it was asked for.
@@ -60,7 +60,7 @@ pub(crate) struct Terms {
 pub(crate) struct Committer {
     shared: Arc<Shared>,
     joins: mpsc::UnboundedSender<Join>,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<CommitterState>,
     /// Aborted when dropped.
     task: Mutex<JoinSet<()>>,
 }
@@ -68,14 +68,14 @@ pub(crate) struct Committer {
 struct Shared {
     primary: Arc<Primary>,
     options: ClientOptions,
-    terms: Terms,
+    terms: AckTerms,
     key: Key,
     /// The connection is to another server than the requests: look again.
     stale: Notify,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum State {
+enum CommitterState {
     Connecting,
     /// With the number of the connection, and the run id of its server.
     Ready(u64, Option<String>),
@@ -85,8 +85,8 @@ enum State {
 
 /// What a request needs to be acknowledged: taken before it is sent.
 pub(crate) struct Ticket {
-    state: State,
-    carrier: Carrier,
+    state: CommitterState,
+    carrier: LiveConnection,
 }
 
 /// Gets the answer to a round.
@@ -105,13 +105,13 @@ impl Committer {
     pub(crate) fn later(
         primary: &Arc<Primary>,
         options: &ClientOptions,
-        terms: Terms,
+        terms: AckTerms,
         key: Key,
     ) -> Self {
         let (primary, options) = (Arc::clone(primary), options.clone());
         let shared = Arc::new(Shared { primary, options, terms, key, stale: Notify::new() });
         let (joins, inbox) = mpsc::unbounded_channel();
-        let (sender, state) = watch::channel(State::Connecting);
+        let (sender, state) = watch::channel(CommitterState::Connecting);
         let mut task = JoinSet::new();
         // One that never had a replica does not wait.
         let rounds =
@@ -129,7 +129,7 @@ impl Committer {
     }
 
     /// Which replicas must acknowledge; `None` if the server cannot.
-    pub(crate) async fn terms(&self) -> Option<Terms> {
+    pub(crate) async fn terms(&self) -> Option<AckTerms> {
         let Shared { terms, .. } = *self.shared;
         (terms.is_strict || self.refused().await.is_none()).then_some(terms)
     }
@@ -137,9 +137,9 @@ impl Committer {
     /// Why the server cannot acknowledge, once that is known.
     async fn refused(&self) -> Option<Fault> {
         let mut state = self.state.clone();
-        let known = state.wait_for(|state| *state != State::Connecting);
+        let known = state.wait_for(|state| *state != CommitterState::Connecting);
         match &*timeout(self.shared.options.connect_timeout, known).await.ok()?.ok()? {
-            State::Refused(_, fault) => Some(fault.clone()),
+            CommitterState::Refused(_, fault) => Some(fault.clone()),
             _ => None,
         }
     }
@@ -156,17 +156,19 @@ impl Committer {
                 let state = states.borrow_and_update().clone();
                 let carrier = carriers.borrow_and_update().clone();
                 match (&state, carrier) {
-                    (State::Refused(epoch, fault), _) if *epoch == self.shared.primary.epoch() => {
+                    (CommitterState::Refused(epoch, fault), _)
+                        if *epoch == self.shared.primary.epoch() =>
+                    {
                         return if self.shared.terms.is_strict {
                             Err(fault.clone())
                         } else {
                             Ok(None)
                         };
                     }
-                    (State::Ready(_, run), Some(carrier)) if *run == carrier.run => {
+                    (CommitterState::Ready(_, run), Some(carrier)) if *run == carrier.run => {
                         return Ok(Some(Ticket { state, carrier }));
                     }
-                    (State::Ready(..), Some(_)) => self.shared.stale.notify_one(),
+                    (CommitterState::Ready(..), Some(_)) => self.shared.stale.notify_one(),
                     _ => {}
                 }
                 let changed = tokio::select! {
@@ -209,7 +211,7 @@ impl Committer {
 struct Opened {
     wire: Wire,
     run: Option<String>,
-    /// How the server tells the number of its replicas.
+    /// How the server reports the number of its replicas.
     question: fn() -> Command,
 }
 
@@ -228,7 +230,7 @@ impl Shared {
         let question = questions[usize::from(info.is_none())];
         let role = info.or(role);
         if role.is_none() && !self.terms.is_strict {
-            return denied("the server does not tell whether it has replicas");
+            return denied("the server does not report whether it has replicas");
         }
         let mut opened = Opened { wire, run, question };
         // Whether the server and the user can do it at all.
@@ -263,13 +265,18 @@ struct Rounds {
 
 impl Rounds {
     /// Follows the primary, and runs rounds. Ends with the client.
-    async fn run(mut self, mut joins: mpsc::UnboundedReceiver<Join>, state: watch::Sender<State>) {
+    async fn run(
+        mut self,
+        mut joins: mpsc::UnboundedReceiver<Join>,
+        state: watch::Sender<CommitterState>,
+    ) {
         let shared = Arc::clone(&self.shared);
         let mut follower = Follower::new(&shared.primary, &shared.options);
         let (mut number, mut failures) = (0, 0);
         // Waiting requests look only at changes.
-        let set =
-            |new: State| state.send_if_modified(|old| std::mem::replace(old, new.clone()) != new);
+        let set = |new: CommitterState| {
+            state.send_if_modified(|old| std::mem::replace(old, new.clone()) != new)
+        };
         loop {
             let before = follower.tried.server.clone();
             let connected = tokio::select! {
@@ -277,7 +284,7 @@ impl Rounds {
                 // Those that joined while there is no connection.
                 () = refuse(&mut joins) => return,
             };
-            let Place { epoch, server, has_replicas } = &follower.tried;
+            let PrimaryView { epoch, server, has_replicas } = &follower.tried;
             if !server.iter().zip(&before).any(|(server, before)| server.is_same(before)) {
                 // Its replicas may have no link to it yet, as after a failover.
                 let grace = if *has_replicas { GRACE } else { Duration::ZERO };
@@ -288,24 +295,24 @@ impl Rounds {
             match connected {
                 Ok(mut opened) => {
                     number += 1;
-                    set(State::Ready(number, opened.run.clone()));
+                    set(CommitterState::Ready(number, opened.run.clone()));
                     let broken = tokio::select! {
                         broken = self.serve(&mut opened, &mut joins) => broken,
                         () = follower.changed() => unacknowledged("the primary has changed"),
                         () = shared.stale.notified() => unacknowledged("another server"),
                     };
                     tracing::debug!(fault = %broken, "connection for acknowledgements broken");
-                    set(State::Connecting);
+                    set(CommitterState::Connecting);
                 }
                 Err(fault) if fault.may_pass() => {
                     tracing::debug!(%fault, "no connection for acknowledgements");
-                    set(State::Connecting);
+                    set(CommitterState::Connecting);
                     // Requests wait for this connection, so none of them finds out that the primary has changed.
                     shared.primary.suspect();
                 }
                 Err(fault) => {
                     self.warn(&fault);
-                    set(State::Refused(*epoch, fault));
+                    set(CommitterState::Refused(*epoch, fault));
                     // It may never pass: less and less often, unless locks wait for it.
                     let pause = match shared.terms.is_strict {
                         true => Duration::ZERO,
@@ -369,7 +376,7 @@ impl Rounds {
         asked: Option<&[u8]>,
     ) -> Result<Result<(), Fault>, Fault> {
         let shared = Arc::clone(&self.shared);
-        let Terms { replicas, timeout: span, is_strict } = shared.terms;
+        let AckTerms { replicas, timeout: span, is_strict } = shared.terms;
         let no_slot = || Ok(Err(unacknowledged("the server has no slot to write to")));
         let Some((mut key, mut asks)) = shared.key(0, asked) else { return no_slot() };
         let (mut write, mut again, mut rejected) = (renewing(&key), true, 0);
@@ -448,7 +455,7 @@ impl Rounds {
                 Ok(i64::try_from(synced).unwrap_or(i64::MAX))
             }
             Some(Role::Replica(..)) => Err(unacknowledged("the server is a replica")),
-            // It does not tell: the count of `WAIT` decides.
+            // It does not report them: the count of `WAIT` decides.
             None => Ok(i64::MAX),
         }
     }
@@ -514,7 +521,7 @@ mod tests {
         let suspected = Arc::new(Notify::new());
         let primary = Primary::suspected_by(Arc::clone(&suspected));
         primary.lead_to(&url::server(&servers.replicas()[0].url(), &options).unwrap(), false);
-        let terms = Terms { replicas: 1, timeout: Duration::from_secs(1), is_strict: false };
+        let terms = AckTerms { replicas: 1, timeout: Duration::from_secs(1), is_strict: false };
         let key = Box::new(|_| Some(b"key".to_vec()));
         let _committer = Committer::later(&primary, &options, terms, key);
         for _ in 0..3 {
@@ -526,7 +533,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_that_waits_for_a_primary_does_not_poll() {
         let (options, primary) = (ClientOptions::new(), Primary::unknown());
-        let terms = Terms { replicas: 1, timeout: Duration::from_secs(1), is_strict: false };
+        let terms = AckTerms { replicas: 1, timeout: Duration::from_secs(1), is_strict: false };
         let committer = Committer::later(&primary, &options, terms, Box::new(|_| None));
         let connection = Connection::later(&primary, &options, &GivenUp::default(), None, || {});
         let due = Instant::now() + Duration::from_secs(3);

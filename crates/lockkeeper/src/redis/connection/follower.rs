@@ -1,7 +1,7 @@
-//! Follows a place: connects to the server there, again when that fails, and to the next server as soon as
-//! the place changes.
+//! Follows a location: connects to the server there, again when that fails, and to the next server as soon as
+//! the location changes.
 //!
-//! The only loop of this kind, for requests, acknowledgements and messages. An attempt ends with its place: a
+//! The only loop of this kind, for requests, acknowledgements and messages. An attempt ends with its location: a
 //! server that hangs must not hold up the way to the one that has replaced it. No fault is final: a permission
 //! that is missing now may be granted later.
 
@@ -11,23 +11,23 @@ use tokio::time::{Instant, sleep_until};
 use super::handshake::within;
 use crate::backend::Fault;
 use crate::options::ClientOptions;
-use crate::redis::primary::{Place, Primary};
+use crate::redis::primary::{Primary, PrimaryView};
 use crate::redis::server::Server;
 
 pub(crate) struct Follower {
     options: ClientOptions,
-    place: watch::Receiver<Place>,
+    location: watch::Receiver<PrimaryView>,
     /// Where the last attempt went, and when it ended.
-    pub(crate) tried: Place,
+    pub(crate) tried: PrimaryView,
     since: Instant,
     failures: u32,
 }
 
 impl Follower {
     pub(crate) fn new(primary: &Primary, options: &ClientOptions) -> Self {
-        let tried = Place { epoch: 0, server: None, has_replicas: false };
-        let (options, place) = (options.clone(), primary.watch());
-        Self { options, place, tried, since: Instant::now(), failures: 0 }
+        let tried = PrimaryView { epoch: 0, server: None, has_replicas: false };
+        let (options, location) = (options.clone(), primary.watch());
+        Self { options, location, tried, since: Instant::now(), failures: 0 }
     }
 
     /// Connects to the server in its epoch, once there is one, within the connect timeout. To a server that was
@@ -44,33 +44,33 @@ impl Follower {
         self.failures = if has_lived { 0 } else { self.failures + 1 };
         let until = Instant::now() + self.options.backoff(self.failures);
         loop {
-            let place = self.place.borrow_and_update().clone();
+            let location = self.location.borrow_and_update().clone();
             let is_known =
                 |one: &Server| self.tried.server.as_ref().is_some_and(|t| t.is_same(one));
-            let pause = place.server.as_ref().is_some_and(is_known);
+            let pause = location.server.as_ref().is_some_and(is_known);
             let connecting = async {
-                let Some(server) = place.server.clone() else {
+                let Some(server) = location.server.clone() else {
                     return std::future::pending().await;
                 };
                 if pause {
                     sleep_until(until).await;
                 }
-                within(self.options.connect_timeout, connect(server, place.epoch)).await
+                within(self.options.connect_timeout, connect(server, location.epoch)).await
             };
             let connected = tokio::select! {
                 connected = connecting => connected,
-                Ok(()) = self.place.changed() => continue,
+                Ok(()) = self.location.changed() => continue,
             };
             // A new server is not to blame for what failed before.
             self.failures = if pause { self.failures } else { 0 };
-            (self.tried, self.since) = (place, Instant::now());
+            (self.tried, self.since) = (location, Instant::now());
             return connected;
         }
     }
 
-    /// Waits until the place has changed since the last attempt.
+    /// Waits until the location has changed since the last attempt.
     pub(crate) async fn changed(&mut self) {
-        if self.place.changed().await.is_err() {
+        if self.location.changed().await.is_err() {
             std::future::pending().await
         }
     }

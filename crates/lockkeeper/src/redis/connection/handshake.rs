@@ -259,14 +259,14 @@ impl Identity {
             (Some(then), Some(now)) if then == now => Fate::There,
             (Some(_), Some(_)) => Fate::Elsewhere,
             _ if own.is_some_and(|own| own.server != self.server) => Fate::Elsewhere,
-            // The id belongs to another client after a restart, and the address does not tell.
+            // The id belongs to another client after a restart, and the address proves nothing.
             _ if self.is_shared() => Fate::Unknown,
             _ => Fate::There,
         }
     }
 
     /// Whether the connection was certainly to the server of the current connection `own`. Addresses of the
-    /// servers alone do not tell: those of containers on several hosts may be the same.
+    /// servers alone prove nothing: those of containers on several hosts may be the same.
     pub(super) fn is_beside(&self, own: &Identity) -> bool {
         let is_same_run = self.run.is_some() && self.run == own.run;
         is_same_run || self.dialled == own.dialled && self.fate(Some(own)) != Fate::Elsewhere
@@ -281,7 +281,7 @@ enum Fate {
     /// It was to another server, or to this one before it was restarted: no request on it can execute
     /// here.
     Elsewhere,
-    /// The server does not tell. A kill could hit the connection of another client.
+    /// The server does not report it. A kill could hit the connection of another client.
     Unknown,
 }
 

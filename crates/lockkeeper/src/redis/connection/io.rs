@@ -14,7 +14,7 @@ use super::handshake;
 use super::live::Live;
 use super::requests::Misfit;
 use super::wire::{Wire, broken_by};
-use super::{Carrier, Shared, State};
+use super::{ConnectionState, LiveConnection, Shared};
 use crate::backend::Fault;
 use crate::redis::command::Command;
 use crate::redis::reply::Word;
@@ -41,7 +41,7 @@ pub(super) async fn connect(shared: &Shared, server: Server, epoch: u64) -> Resu
     wire.serve();
     if !introduced.revoked {
         // Permanently: requests lost on an unknown connection may still execute.
-        shared.fences.store(false, Ordering::Relaxed);
+        shared.revokes_lost_requests.store(false, Ordering::Relaxed);
     }
     let mut state = shared.lock();
     if state.closed {
@@ -57,7 +57,7 @@ pub(super) async fn connect(shared: &Shared, server: Server, epoch: u64) -> Resu
     let mut live = Live::new(state.generation, own, wire.socket.direct());
     live.epoch = epoch;
     state.requests.live = Some(live);
-    let carrier = Carrier { generation: state.generation, run: introduced.run };
+    let carrier = LiveConnection { generation: state.generation, run: introduced.run };
     shared.carrier.send_replace(Some(carrier));
     Ok(wire)
 }
@@ -178,14 +178,14 @@ impl Shared {
     }
 
     /// Answers requests whose deadlines have passed. Returns whether the connection is broken.
-    fn expire(&self, state: &mut State) -> bool {
+    fn expire(&self, state: &mut ConnectionState) -> bool {
         let not_sent = state.not_sent(&self.primary);
         let now = Instant::now();
         state.requests.expire(now, || not_sent.clone(), || self.no_answer())
     }
 }
 
-impl State {
+impl ConnectionState {
     /// Lets callers wake up this task.
     fn listen(&mut self, cx: &mut Context<'_>) {
         self.is_woken = false;
@@ -314,7 +314,7 @@ impl<'a> Io<'a> {
 
     /// Pings a connection without replies for a while. A connection dropped by a firewall or router
     /// gives no other sign.
-    fn keep_alive(&mut self, state: &mut State) {
+    fn keep_alive(&mut self, state: &mut ConnectionState) {
         let now = Instant::now();
         if now < self.ping_at {
             return;

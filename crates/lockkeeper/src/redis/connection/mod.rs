@@ -11,11 +11,11 @@
 //!   connection. One timer serves all of them.
 //! - **Revoked connections.** A request that got no answer may still execute, seconds later. So its
 //!   connection is given up: reset on this side, and killed on the server (`CLIENT KILL` by id and
-//!   address) before the next connection to that server sends a request. Servers are told apart by their
+//!   address) before the next connection to that server sends a request. Servers are distinguished by their
 //!   run ids: what was sent to another one cannot execute on this one, and is killed when the client meets
 //!   that one again. Without a run id, a connection over TCP is killed in any case; on a Unix socket all
 //!   connections have one address, and a kill could hit another client. Where the user lacks the permission,
-//!   [`Connection::fences`] is false, and the engine repeats its undo until the lost request's lease
+//!   [`Connection::revokes_lost_requests`] is false, and the engine repeats its undo until the lost request's lease
 //!   would have expired.
 //! - **What was not sent** waits for the next connection, in order, until its deadline or until its caller
 //!   withdraws it. What may have been sent is never repeated here, except for a script that the server does
@@ -30,7 +30,7 @@
 //! - **Keep-alive.** An idle connection is pinged, so that one that was dropped silently is replaced
 //!   before the next request.
 //!
-//! The driver's own connection is not used: it does not tell what was sent from what was not, nor bound
+//! The driver's own connection is not used: it does not report what was sent from what was not, nor bound
 //! its buffers in bytes, and leaves it to chance how many requests share a write.
 
 use std::future::Future;
@@ -88,7 +88,7 @@ pub(super) struct Connection {
 
 /// The connection that carries requests, and the run id of its server.
 #[derive(Clone, Debug, PartialEq)]
-struct Carrier {
+struct LiveConnection {
     generation: u64,
     run: Option<String>,
 }
@@ -98,10 +98,10 @@ struct Shared {
     primary: Arc<Primary>,
     options: ClientOptions,
     origin: Origin,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// Changes with the connection in use, while `state` is locked.
-    carrier: watch::Sender<Option<Carrier>>,
-    fences: AtomicBool,
+    carrier: watch::Sender<Option<LiveConnection>>,
+    revokes_lost_requests: AtomicBool,
     given_up: GivenUp,
     /// Of a member of a quorum, which joins before it is used.
     membership: Option<Arc<Membership>>,
@@ -109,7 +109,7 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct ConnectionState {
     requests: Requests,
     /// The number of connections so far.
     generation: u64,
@@ -222,17 +222,17 @@ impl Connection {
         Instant::now() + self.shared.options.response_timeout
     }
 
-    fn request(&self, command: Command, due: Option<Instant>) -> Request<'_> {
-        Request { shared: &self.shared, progress: Progress::New(command), due }
+    fn request(&self, command: Command, due: Option<Instant>) -> InFlight<'_> {
+        InFlight { shared: &self.shared, progress: CallProgress::New(command), due }
     }
 
     pub(super) fn cannot_revoke(&self) {
-        self.shared.fences.store(false, Ordering::Relaxed);
+        self.shared.revokes_lost_requests.store(false, Ordering::Relaxed);
     }
 
     /// Whether a request without an answer can no longer execute once a later request was answered.
-    pub(super) fn fences(&self) -> bool {
-        self.shared.fences.load(Ordering::Relaxed)
+    pub(super) fn revokes_lost_requests(&self) -> bool {
+        self.shared.revokes_lost_requests.load(Ordering::Relaxed)
     }
 
     pub(super) fn server(&self) -> Option<String> {
@@ -243,7 +243,7 @@ impl Connection {
         self.shared.lock().closed
     }
 
-    fn carriers(&self) -> watch::Receiver<Option<Carrier>> {
+    fn carriers(&self) -> watch::Receiver<Option<LiveConnection>> {
         self.shared.carrier.subscribe()
     }
 
@@ -254,53 +254,53 @@ impl Connection {
 }
 
 /// A request, from its first poll on. Dropped, it leaves its reply to the connection.
-struct Request<'a> {
+struct InFlight<'a> {
     shared: &'a Shared,
-    progress: Progress,
+    progress: CallProgress,
     due: Option<Instant>,
 }
 
-enum Progress {
+enum CallProgress {
     New(Command),
     /// In this slot.
     Sent(usize),
     Done,
 }
 
-impl Request<'_> {
+impl InFlight<'_> {
     /// Returns whether it was not sent, and never will be.
     fn withdraw(&mut self) -> bool {
         match self.progress {
-            Progress::New(_) => true,
-            Progress::Sent(slot) if self.shared.lock().requests.withdraw(slot) => {
-                self.progress = Progress::Done;
+            CallProgress::New(_) => true,
+            CallProgress::Sent(slot) if self.shared.lock().requests.withdraw(slot) => {
+                self.progress = CallProgress::Done;
                 true
             }
-            Progress::Sent(_) | Progress::Done => false,
+            CallProgress::Sent(_) | CallProgress::Done => false,
         }
     }
 }
 
-impl Future for Request<'_> {
+impl Future for InFlight<'_> {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        if let Progress::Sent(slot) = self.progress {
+        if let CallProgress::Sent(slot) = self.progress {
             let outcome = self.shared.lock().requests.outcome(slot, cx.waker());
             let Some(outcome) = outcome else { return Poll::Pending };
-            self.progress = Progress::Done;
+            self.progress = CallProgress::Done;
             return Poll::Ready(outcome);
         }
-        let progress = std::mem::replace(&mut self.progress, Progress::Done);
-        let Progress::New(command) = progress else { return Poll::Ready(Err(Fault::Closed)) };
-        self.progress = Progress::Sent(self.shared.send(command, self.due, cx.waker())?);
+        let progress = std::mem::replace(&mut self.progress, CallProgress::Done);
+        let CallProgress::New(command) = progress else { return Poll::Ready(Err(Fault::Closed)) };
+        self.progress = CallProgress::Sent(self.shared.send(command, self.due, cx.waker())?);
         Poll::Pending
     }
 }
 
-impl Drop for Request<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        if let Progress::Sent(slot) = self.progress {
+        if let CallProgress::Sent(slot) = self.progress {
             self.shared.abandon(slot);
         }
     }
@@ -320,7 +320,7 @@ impl Shared {
             origin: Origin::here(),
             state: Mutex::default(),
             carrier: watch::Sender::default(),
-            fences: AtomicBool::new(true),
+            revokes_lost_requests: AtomicBool::new(true),
             given_up,
             membership,
             on_reconnect: Box::new(on_reconnect),
@@ -330,7 +330,7 @@ impl Shared {
         shared
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         locked(&self.state)
     }
 
@@ -377,7 +377,10 @@ impl Shared {
 
     /// Writes all encoded requests from the thread of a caller. What the socket does not accept is left
     /// to the task.
-    fn write<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn write<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, ConnectionState>,
+    ) -> MutexGuard<'a, ConnectionState> {
         let Some(live) = &mut state.requests.live else { return state };
         let Some(direct) = live.direct.clone() else { return state };
         let generation = live.generation;
@@ -416,7 +419,7 @@ impl Shared {
         self.membership.iter().for_each(|membership| membership.left(fault));
         match &live.identity {
             Some(identity) => self.given_up.add(identity),
-            None => self.fences.store(false, Ordering::Relaxed),
+            None => self.revokes_lost_requests.store(false, Ordering::Relaxed),
         }
         let closed = state.closed;
         if closed {
@@ -463,7 +466,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl ConnectionState {
     /// Returns the waker of the task, if it has to be woken up.
     fn wake_task(&mut self) -> Option<Waker> {
         if self.is_woken {

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::live::{Live, OUT_MAX};
 use crate::backend::Fault;
 use crate::redis::command::Command;
-use crate::redis::reply::Form;
+use crate::redis::reply::ReplyForm;
 use crate::redis::resp::Value;
 
 mod unanswered;
@@ -36,8 +36,8 @@ pub(super) type Outcome = Result<Value, Fault>;
 
 /// A request and its reply.
 struct Slot {
-    state: State,
-    form: Form,
+    state: SlotState,
+    form: ReplyForm,
     /// Kept for a repetition; a free slot keeps it until it is used again, and its buffer with it.
     command: Option<Command>,
     due: Instant,
@@ -49,7 +49,7 @@ struct Slot {
     has_caller: bool,
 }
 
-enum State {
+enum SlotState {
     Free,
     Waiting,
     Sent,
@@ -106,14 +106,14 @@ impl Requests {
     }
 
     fn wait(&mut self, slot: usize, at: u64) {
-        (self.slots[slot].state, self.slots[slot].end) = (State::Waiting, at);
+        (self.slots[slot].state, self.slots[slot].end) = (SlotState::Waiting, at);
         self.waiting.insert(at, slot);
     }
 
     /// Takes a slot, for a request without a caller. In place: a slot is large, and a copy of it costs
     /// more than all of its fields that change (250 instructions per acquire and release).
-    fn occupy(&mut self, form: Form, due: Instant) -> usize {
-        let (state, late, end) = (State::Waiting, false, 0);
+    fn occupy(&mut self, form: ReplyForm, due: Instant) -> usize {
+        let (state, late, end) = (SlotState::Waiting, false, 0);
         let Some(slot) = self.free.pop() else {
             let (command, waker, has_caller) = (None, None, false);
             self.slots.push(Slot { state, form, command, due, late, end, waker, has_caller });
@@ -147,7 +147,7 @@ impl Requests {
         command.encode(&mut live.out);
         live.encoded += (live.out.len() - before) as u64;
         request.end = live.encoded;
-        request.state = State::Sent;
+        request.state = SlotState::Sent;
         live.sent.push_back(slot);
         live.fresh += 1;
         true
@@ -173,24 +173,24 @@ impl Requests {
     /// Returns the outcome of a request and frees its slot.
     pub(super) fn outcome(&mut self, slot: usize, waker: &Waker) -> Option<Outcome> {
         let request = &mut self.slots[slot];
-        if !matches!(request.state, State::Answered(_)) {
+        if !matches!(request.state, SlotState::Answered(_)) {
             if !request.waker.as_ref().is_some_and(|old| old.will_wake(waker)) {
                 request.waker = Some(waker.clone());
             }
             return None;
         }
         match self.release(slot) {
-            State::Answered(outcome) => Some(outcome),
-            State::Free | State::Waiting | State::Sent => None,
+            SlotState::Answered(outcome) => Some(outcome),
+            SlotState::Free | SlotState::Waiting | SlotState::Sent => None,
         }
     }
 
-    fn release(&mut self, slot: usize) -> State {
+    fn release(&mut self, slot: usize) -> SlotState {
         let request = &mut self.slots[slot];
         request.waker = None;
         request.has_caller = false;
         request.command.take_if(|command| command.is_large());
-        let state = std::mem::replace(&mut request.state, State::Free);
+        let state = std::mem::replace(&mut request.state, SlotState::Free);
         self.free.push(slot);
         if self.free.len() == self.slots.len() && self.slots.len() > SLOTS_KEPT {
             self.slots.truncate(SLOTS_KEPT);
@@ -203,22 +203,22 @@ impl Requests {
     /// The caller is gone.
     pub(super) fn abandon(&mut self, slot: usize) {
         match self.slots[slot].state {
-            State::Waiting => {
+            SlotState::Waiting => {
                 self.waiting.remove(&self.slots[slot].end);
                 self.release(slot);
             }
-            State::Sent => {
+            SlotState::Sent => {
                 let request = &mut self.slots[slot];
                 (request.has_caller, request.waker) = (false, None);
             }
-            State::Answered(_) => drop(self.release(slot)),
-            State::Free => {}
+            SlotState::Answered(_) => drop(self.release(slot)),
+            SlotState::Free => {}
         }
     }
 
     /// Takes a request back. Returns false if it may have been sent, or has an outcome.
     pub(super) fn withdraw(&mut self, slot: usize) -> bool {
-        let is_waiting = matches!(self.slots[slot].state, State::Waiting);
+        let is_waiting = matches!(self.slots[slot].state, SlotState::Waiting);
         if is_waiting {
             self.abandon(slot);
         }
@@ -232,7 +232,7 @@ impl Requests {
             self.release(slot);
             return;
         }
-        request.state = State::Answered(outcome);
+        request.state = SlotState::Answered(outcome);
         if let Some(waker) = request.waker.take() {
             self.wakers.push(waker);
         }
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_without_a_written_request_is_astray() {
+    fn a_reply_without_a_written_request_is_a_misfit() {
         let mut requests = connected();
         assert_eq!(requests.deliver(&mut vec![Value::Int(1)], soon), Err(Misfit));
         let slot = add(&mut requests, "a");

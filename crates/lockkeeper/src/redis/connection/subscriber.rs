@@ -41,11 +41,11 @@ pub(crate) struct Subscriber {
 
 /// A request without an answer.
 struct Expected {
-    request: Request,
+    request: SubscriberRequest,
     due: Instant,
 }
 
-enum Request {
+enum SubscriberRequest {
     /// These channels are not confirmed.
     Subscribe(VecDeque<Vec<u8>>),
     Unsubscribe(VecDeque<Vec<u8>>),
@@ -90,19 +90,19 @@ impl Subscriber {
     /// Asks for messages of these channels. Each is confirmed, or they are rejected together.
     pub(crate) fn subscribe(&mut self, channels: Vec<Vec<u8>>) {
         let verb = if self.mode == Mode::Plain { "SUBSCRIBE" } else { "SSUBSCRIBE" };
-        self.ask(verb, channels, Request::Subscribe);
+        self.ask(verb, channels, SubscriberRequest::Subscribe);
     }
 
     pub(crate) fn unsubscribe(&mut self, channels: Vec<Vec<u8>>) {
         let verb = if self.mode == Mode::Plain { "UNSUBSCRIBE" } else { "SUNSUBSCRIBE" };
-        self.ask(verb, channels, Request::Unsubscribe);
+        self.ask(verb, channels, SubscriberRequest::Unsubscribe);
     }
 
     fn ask(
         &mut self,
         verb: &str,
         channels: Vec<Vec<u8>>,
-        request: fn(VecDeque<Vec<u8>>) -> Request,
+        request: fn(VecDeque<Vec<u8>>) -> SubscriberRequest,
     ) {
         // Channels of several slots do not fit into one command of a cluster.
         let size = if self.mode == Mode::Plain { channels.len() } else { 1 };
@@ -114,10 +114,10 @@ impl Subscriber {
 
     /// Checks the connection: without an answer in time, it fails.
     pub(crate) fn ping(&mut self) {
-        self.send(&Command::plain("PING"), Request::Ping);
+        self.send(&Command::plain("PING"), SubscriberRequest::Ping);
     }
 
-    fn send(&mut self, command: &Command, request: Request) {
+    fn send(&mut self, command: &Command, request: SubscriberRequest) {
         self.wire.send(command);
         self.expected.push_back(Expected { request, due: Instant::now() + self.timeout });
     }
@@ -145,10 +145,10 @@ impl Subscriber {
             // The form of messages in RESP2, and of the answer to a ping among them.
             Value::Array(data) if self.wire.is_resp2 => self.received(data),
             Value::Error(error) => match self.expected.pop_front() {
-                Some(Expected { request: Request::Subscribe(channels), .. }) => {
+                Some(Expected { request: SubscriberRequest::Subscribe(channels), .. }) => {
                     Ok(Some(Event::Rejected(channels.into(), error.fault())))
                 }
-                Some(Expected { request: Request::Ping, .. }) => Ok(None),
+                Some(Expected { request: SubscriberRequest::Ping, .. }) => Ok(None),
                 _ => Err(error.fault()),
             },
             Value::Status(_) => self.answered(),
@@ -159,7 +159,7 @@ impl Subscriber {
     /// The answer to a ping.
     fn answered(&mut self) -> Result<Option<Event>, Fault> {
         match self.expected.pop_front() {
-            Some(Expected { request: Request::Ping, .. }) => Ok(None),
+            Some(Expected { request: SubscriberRequest::Ping, .. }) => Ok(None),
             _ => Err(misfit()),
         }
     }
@@ -188,8 +188,8 @@ impl Subscriber {
     fn confirmed(&mut self, channel: Option<Value>, subscribed: bool) -> Result<Vec<u8>, Fault> {
         let first = self.expected.front_mut().map(|expected| &mut expected.request);
         match (first, channel, subscribed) {
-            (Some(Request::Subscribe(channels)), Some(Value::Bulk(channel)), true)
-            | (Some(Request::Unsubscribe(channels)), Some(Value::Bulk(channel)), false)
+            (Some(SubscriberRequest::Subscribe(channels)), Some(Value::Bulk(channel)), true)
+            | (Some(SubscriberRequest::Unsubscribe(channels)), Some(Value::Bulk(channel)), false)
                 if channels.front() == Some(&channel) =>
             {
                 channels.pop_front();

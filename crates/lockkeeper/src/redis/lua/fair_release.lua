@@ -44,9 +44,9 @@ if not sound then
   return nil
 end
 local mixed = strangers(queue, timeouts, seen)
-local placed = redis.call('ZREM', timeouts, owner) + redis.call('ZREM', seen, owner) > 0
-local was_first = placed and redis.call('LINDEX', queue, 0) == owner
-if placed then
+local queued = redis.call('ZREM', timeouts, owner) + redis.call('ZREM', seen, owner) > 0
+local was_first = queued and redis.call('LINDEX', queue, 0) == owner
+if queued then
   -- Lowers the scores of Redisson's waiters behind it by its wait time.
   if mixed then
     local behind = false
@@ -60,12 +60,12 @@ if placed then
   redis.call('LREM', queue, 1, owner)
   if mixed then lasting(queue, timeouts, seen) end
 end
-if freed == 1 or (placed and redis.call('EXISTS', lock) == 0) then
+if freed == 1 or (queued and redis.call('EXISTS', lock) == 0) then
   local now = now_ms()
   local first, dropped = head(queue, timeouts, seen, now, deadly(seen, KEYS[5], now))
   if was_first or dropped then lower_head(queue, timeouts, seen, now, 0) end
-  local told = notify(ARGV[3], first and (ARGV[4] .. ':' .. first) or ARGV[4], '0')
-  if freed == 1 then return told end
+  local notified = notify(ARGV[3], first and (ARGV[4] .. ':' .. first) or ARGV[4], '0')
+  if freed == 1 then return notified end
 elseif was_first then
   lower_head(queue, timeouts, seen, now_ms(), redis.call('PTTL', lock))
 end

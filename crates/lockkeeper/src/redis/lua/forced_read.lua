@@ -7,16 +7,16 @@ local entries = {}
 for _, line in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do
   local read, entry = pcall(cjson.decode, line)
   if read and type(entry) == 'table' then
-    local told = { entry.at or '0', entry.by or '', entry.reason or '' }
+    local parts = { entry.at or '0', entry.by or '', entry.reason or '' }
     for i, holder in ipairs(entry.holders or {}) do
       -- Records of earlier versions do not contain the clients.
       local client = (entry.clients or {})[i] or {}
-      told[#told + 1] = holder
+      parts[#parts + 1] = holder
       for _, field in ipairs({ 'host', 'pid', 'program', 'start' }) do
-        told[#told + 1] = client[field] or ''
+        parts[#parts + 1] = client[field] or ''
       end
     end
-    entries[#entries + 1] = told
+    entries[#entries + 1] = parts
   end
 end
 return entries

@@ -34,12 +34,12 @@ end
 local over = ended(free, KEYS[2], now)
 given = given + remove(KEYS[2], over)
 -- Only if the semaphore exists: INCRBY would create it.
-local told = 0
+local notified = 0
 if free and given > 0 then
   local total = redis.call('INCRBY', KEYS[1], given)
-  if total > 0 then told = notify(ARGV[4], ARGV[5], total) end
+  if total > 0 then notified = notify(ARGV[4], ARGV[5], total) end
 end
 if free then keep(KEYS[1], KEYS[2], KEYS[3], now) end
 if not fits then return nil end
 if ARGV[2] ~= '' then return redis.status_reply('KEPT') end
-return told
+return notified

@@ -151,7 +151,7 @@ end
 -- not forever. A second sorted set controls that: `since` -> ms since when a reader waits, `turn` -> ms
 -- until when writers let readers go first, `batch` -> ms when readers last preceded waiting writers. An
 -- error with these keys fails no request.
-local PATIENCE, TURN, BATCH = 5000, 2500, 250
+local READERS_WAIT, TURN, BATCH = 5000, 2500, 250
 
 -- Records that a writer waits, for another 2 s, and keeps the memory of what readers were granted. If 16
 -- others wait, they keep readers out, and this one need not be recorded.
@@ -201,8 +201,8 @@ local function stays_out(writers, patience, left, waits)
   redis.call('PEXPIRE', patience, 10000)
   local since = tonumber(redis.call('ZSCORE', patience, 'since'))
   local had = not left and redis.call('ZSCORE', patience, 'batch')
-  if not turn and (had or now - since < PATIENCE) then
-    local rest = had and comes_back or since + PATIENCE - now
+  if not turn and (had or now - since < READERS_WAIT) then
+    local rest = had and comes_back or since + READERS_WAIT - now
     return math.max(math.min(comes_back < 0 and rest or comes_back, rest), 1)
   end
   redis.call('ZADD', patience, now + (left and TURN or BATCH), 'turn')

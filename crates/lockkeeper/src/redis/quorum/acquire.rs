@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::fan::Fan;
 use super::leftovers::Tail;
 use super::votes::{Votes, maybe_ran};
-use super::{Inner, SLOW};
+use super::{QuorumInner, SLOW};
 use crate::backend::{Acquire, Answer, Attempt, Backend, Fault, Fenced, Release, Resource, Ttl};
 use crate::redis::error_reply::ErrorReply;
 use crate::redis::locked;
@@ -23,9 +23,9 @@ const SPLIT_MAX: usize = 4096;
 
 /// How often the client that got the first member asks the others, which failed attempts of other clients
 /// may occupy for a moment.
-const PATIENCE: u32 = 4;
+const TRIES: u32 = 4;
 
-impl Inner {
+impl QuorumInner {
     /// The members that may grant. A fault if they are no majority, or if one belongs to another quorum.
     pub(super) fn voters(&self) -> Result<Vec<usize>, Fault> {
         let (mut voters, mut quarantine, mut faults) = (Vec::new(), Vec::new(), Vec::new());
@@ -129,7 +129,7 @@ impl Inner {
             return Ok(votes.busy_for_now());
         }
         let mut late = 0;
-        for tries in 0..PATIENCE {
+        for tries in 0..TRIES {
             if tries > 0 {
                 tokio::time::sleep(Duration::from_micros(fastrand::u64(500..4_000))).await;
             }
@@ -147,7 +147,7 @@ impl Inner {
                 break;
             }
         }
-        // A slow member may have the hold of another client, and the votes that are given back wake up no waiter
+        // A slow member may have the hold of another client, and the votes that are released wake up no waiter
         // then. In case it has none, this client looks again soon.
         self.withdraw(request, &votes, stored.into_iter(), voters.len() - late);
         if late > 0 && votes.is_split() {
@@ -215,7 +215,7 @@ impl Inner {
         unanswered: impl Iterator<Item = usize>,
         voters: usize,
     ) {
-        // The busy members may have votes that are given back as silently. A client that waits tries again; after
+        // The busy members may have votes that are released as silently. A client that waits tries again; after
         // one that does not, the waiters must.
         let is_silent = request.waits && votes.completes_none(voters, self.majority);
         let members = votes.stored(unanswered);

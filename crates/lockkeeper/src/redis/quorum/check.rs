@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::Inner;
+use super::QuorumInner;
 use crate::backend::{Backend, Fault, Finding};
 use crate::redis::member::Trust;
 
@@ -14,7 +14,7 @@ const CLOCKS_APART: i64 = 1000;
 /// How long the resolution of a host name may take.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(1);
 
-impl Inner {
+impl QuorumInner {
     pub(super) async fn check(&self) -> Result<Vec<Finding>, Fault> {
         let mut findings = self.trust();
         findings.extend(self.hosts().await);

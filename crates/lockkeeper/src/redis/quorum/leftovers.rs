@@ -18,7 +18,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::Inner;
+use super::QuorumInner;
 use super::fan::Fan;
 use crate::OwnerId;
 use crate::backend::{Answer, Backend, Release, Released};
@@ -113,7 +113,7 @@ impl Leftovers {
 }
 
 /// Follows releases and repeats them, until the client is closed.
-pub(super) async fn run(inner: Weak<Inner>, mut tails: mpsc::UnboundedReceiver<Tail>) {
+pub(super) async fn run(inner: Weak<QuorumInner>, mut tails: mpsc::UnboundedReceiver<Tail>) {
     let (mut following, mut repeating) = (JoinSet::new(), JoinSet::new());
     // The members to which something is repeated: one that does not answer delays no other.
     let mut busy = HashSet::new();
@@ -146,7 +146,7 @@ pub(super) async fn run(inner: Weak<Inner>, mut tails: mpsc::UnboundedReceiver<T
     }
 }
 
-async fn follow(inner: Arc<Inner>, Tail { release, mut answers }: Tail) {
+async fn follow(inner: Arc<QuorumInner>, Tail { release, mut answers }: Tail) {
     while let Some((member, answer)) = answers.next().await {
         if answer.is_err() {
             inner.left_over(&release, member);
@@ -156,7 +156,7 @@ async fn follow(inner: Arc<Inner>, Tail { release, mut answers }: Tail) {
 }
 
 /// Sends what is left to a member. Returns it.
-async fn repeat(inner: Arc<Inner>, member: usize) -> usize {
+async fn repeat(inner: Arc<QuorumInner>, member: usize) -> usize {
     let now = Instant::now();
     let (keys, mut answers) = {
         // Sent under the lock: what is struck out afterwards was sent before.

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 
-use super::Inner;
+use super::QuorumInner;
 use super::fan::Fan;
 use crate::LockName;
 use crate::backend::{
@@ -45,7 +45,7 @@ fn record(all: &mut Vec<ForcedUnlock>, of_member: Vec<ForcedUnlock>) {
     }
 }
 
-impl Inner {
+impl QuorumInner {
     /// The state of a lock: what a majority holds.
     pub(super) async fn inspect(&self, resource: Resource) -> Result<LockInfo, Fault> {
         self.fits(resource.kind, None)?;

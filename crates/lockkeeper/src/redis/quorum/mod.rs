@@ -9,7 +9,7 @@
 //! - **A split vote**, some members for one client and some for another, is followed by a short random
 //!   pause and one attempt in an order that all clients share: the first member alone, then all others. The
 //!   client that gets the first one gets the rest. Names that were split a moment ago begin with that.
-//! - **A vote that is given back** notifies waiters only if a client could have a majority with it (`votes.rs`).
+//! - **A vote that is released** notifies waiters only if a client could have a majority with it (`votes.rs`).
 //! - **A release** is decided only by answers that no later answer can overturn.
 //! - **Renewals** repair (`renewal.rs`). **A token** is written back to a majority before it is returned.
 //!   **Wake-ups** come from all members (`wakes.rs`).
@@ -53,7 +53,7 @@ mod renewal;
 mod votes;
 mod wakes;
 
-/// The kinds that a quorum cannot grant. [`Inner::fits`] says why.
+/// The kinds that a quorum cannot grant. [`QuorumInner::fits`] says why.
 const LACKS: [Kind; 6] =
     [Kind::Fair, Kind::Read, Kind::Write, Kind::Semaphore, Kind::Permits, Kind::Latch];
 
@@ -69,7 +69,7 @@ const LAST_MEMBERS: Duration = Duration::from_secs(1);
 /// A quorum of servers as a store.
 #[derive(Clone)]
 pub struct Quorum {
-    inner: Arc<Inner>,
+    inner: Arc<QuorumInner>,
 }
 
 impl fmt::Debug for Quorum {
@@ -78,8 +78,8 @@ impl fmt::Debug for Quorum {
     }
 }
 
-struct Inner {
-    me: Weak<Inner>,
+struct QuorumInner {
+    me: Weak<QuorumInner>,
     /// In the order of their addresses, which is the same for all clients.
     members: Vec<Redis>,
     majority: usize,
@@ -112,7 +112,7 @@ impl Quorum {
         let group = Arc::clone(&members[0].membership().group);
         let (hub, orders) = pubsub::hub();
         let (leftovers, tails) = Leftovers::new();
-        let inner = Arc::new_cyclic(|me| Inner {
+        let inner = Arc::new_cyclic(|me| QuorumInner {
             me: Weak::clone(me),
             majority: members.len() / 2 + 1,
             members,
@@ -135,7 +135,7 @@ impl Quorum {
 
     /// How long a majority still grants nothing; `None` if it grants, or if it is not known when it will.
     pub(crate) fn quarantine(&self) -> Option<Duration> {
-        let Inner { members, majority, .. } = &*self.inner;
+        let QuorumInner { members, majority, .. } = &*self.inner;
         let left = |member: &Redis| match member.membership().trust() {
             Trust::Trusted => Some(Duration::ZERO),
             Trust::Quarantined(left) => Some(left),
@@ -147,7 +147,7 @@ impl Quorum {
     }
 }
 
-impl Inner {
+impl QuorumInner {
     /// Waits until a majority has joined, and a little longer for the others.
     async fn joined(&self, limit: Duration) -> Result<(), Fault> {
         let group = &self.members[0].membership().group;
@@ -362,12 +362,7 @@ impl Backend for Quorum {
         if self.inner.is_closed() {
             return Box::pin(std::future::ready(Err(Fault::Closed)));
         }
-        let subscription = self.inner.hub.join(topic.clone());
-        if topic == Topic::Reconnected {
-            // A local topic: there is no confirmation to wait for.
-            self.inner.hub.confirm(&topic);
-        }
-        Box::pin(subscription.confirmed())
+        self.inner.hub.subscribe(topic)
     }
 
     fn list(&self, request: List) -> Answer<Page> {

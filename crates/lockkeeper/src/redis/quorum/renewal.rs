@@ -18,7 +18,7 @@ use futures_util::future::join_all;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::Inner;
+use super::QuorumInner;
 use super::acquire::{REJOIN, says};
 use super::fan::Fan;
 use super::votes::Votes;
@@ -30,10 +30,10 @@ type Answers = Vec<Result<Renewed, Fault>>;
 
 /// The holds that are being renewed.
 #[derive(Default)]
-pub(super) struct Renewing(Mutex<HashMap<OwnerId, State>>);
+pub(super) struct Renewing(Mutex<HashMap<OwnerId, RenewalState>>);
 
 #[derive(Default)]
-struct State {
+struct RenewalState {
     /// How many renewals are under way.
     count: u32,
     has_ended: bool,
@@ -77,7 +77,7 @@ impl Drop for Ending<'_> {
 
 /// A renewal under way.
 struct Renewal {
-    inner: Arc<Inner>,
+    inner: Arc<QuorumInner>,
     batch: Vec<Renew>,
     sent: Instant,
     /// The answers of each member.
@@ -92,7 +92,7 @@ impl Drop for Renewal {
 }
 
 /// Renews holds. Repairs go on in the background.
-pub(super) async fn renew(inner: Arc<Inner>, batch: Vec<Renew>) -> Answers {
+pub(super) async fn renew(inner: Arc<QuorumInner>, batch: Vec<Renew>) -> Answers {
     // Those of similar leases together: the shortest one limits how long the members may take.
     let mut groups: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (entry, renew) in batch.iter().enumerate() {
@@ -114,7 +114,7 @@ pub(super) async fn renew(inner: Arc<Inner>, batch: Vec<Renew>) -> Answers {
     answers
 }
 
-async fn renew_group(inner: Arc<Inner>, batch: Vec<Renew>) -> Answers {
+async fn renew_group(inner: Arc<QuorumInner>, batch: Vec<Renew>) -> Answers {
     inner.renewing.begin(batch.iter().map(|renew| renew.owner));
     let sent = Instant::now();
     let requests = inner.members.iter().map(|member| member.renew(batch.clone())).enumerate();
@@ -224,7 +224,7 @@ const COMPLETED_AFTER: Duration = Duration::from_millis(100);
 /// How often a repair is tried before the next renewal.
 const REPAIRS: usize = 4;
 
-impl Inner {
+impl QuorumInner {
     /// Stores a hold that was just granted on the members that have not granted it, in the background:
     /// then it survives the loss of a minority.
     pub(super) fn complete(
@@ -268,11 +268,12 @@ impl Inner {
         for _ in 0..REPAIRS {
             let mut fan = {
                 let states = locked(&self.renewing.0);
-                let stands = |one: &OwnerId| states.get(one).is_some_and(|state| !state.has_ended);
+                let is_valid =
+                    |one: &OwnerId| states.get(one).is_some_and(|state| !state.has_ended);
                 // Each time anew: this process may have been stopped, and nothing releases what outlives the lease.
                 let now = Instant::now();
                 let left = move |ends: Instant| (ends - now).as_millis() as u64;
-                repairs.retain(|(_, renew, ends)| stands(&renew.owner) && left(*ends) > 0);
+                repairs.retain(|(_, renew, ends)| is_valid(&renew.owner) && left(*ends) > 0);
                 let boxed =
                     repairs.iter().cloned().enumerate().map(|(n, (member, renew, ends))| {
                         let store = self.members[member].clone();

@@ -1,6 +1,6 @@
 //! The answers of the members to one request, and what they mean together.
 
-use super::Inner;
+use super::QuorumInner;
 use crate::backend::{Attempt, Fault, Ttl};
 use crate::redis::member::Trust;
 
@@ -52,7 +52,7 @@ impl Votes {
         !self.granted.is_empty() && !self.busy.is_empty()
     }
 
-    /// Whether so many members are busy that no client can have a majority with the votes that are given back:
+    /// Whether so many members are busy that no client can have a majority with the votes that are released:
     /// then these notify no waiter. While a lock is on a bare majority, its waiters would wake up each other, and
     /// themselves, without end.
     pub(super) fn completes_none(&self, voters: usize, majority: usize) -> bool {
@@ -75,7 +75,7 @@ impl Votes {
     }
 }
 
-impl Inner {
+impl QuorumInner {
     /// The fault of a request for which too few members voted.
     pub(super) fn too_few(&self, faults: &[(usize, Fault)]) -> Fault {
         let is_named = |member: &usize| faults.iter().any(|(named, _)| named == member);

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Inner;
+use super::QuorumInner;
 use crate::backend::subscriptions::Edge;
 use crate::backend::{Backend, Fault, Lane, Topic};
 use crate::redis::pubsub::Order;
@@ -31,7 +31,7 @@ const OTHERS: Duration = Duration::from_millis(10);
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// Listens for each topic that has subscribers.
-pub(super) async fn run(inner: Weak<Inner>, mut orders: mpsc::UnboundedReceiver<Order>) {
+pub(super) async fn run(inner: Weak<QuorumInner>, mut orders: mpsc::UnboundedReceiver<Order>) {
     let mut listening: HashMap<Topic, JoinSet<()>> = HashMap::new();
     while let Some((topic, edge)) = orders.recv().await {
         match edge {
@@ -54,7 +54,7 @@ enum Event {
     Failed(Fault),
 }
 
-async fn listen(inner: Weak<Inner>, topic: Topic) {
+async fn listen(inner: Weak<QuorumInner>, topic: Topic) {
     let (events, mut inbox) = mpsc::unbounded_channel();
     let mut members = JoinSet::new();
     let Some(mut state) = inner.upgrade().map(|inner| {
@@ -83,7 +83,7 @@ async fn listen(inner: Weak<Inner>, topic: Topic) {
 
 /// Follows a topic on one member.
 async fn follow(
-    inner: Weak<Inner>,
+    inner: Weak<QuorumInner>,
     index: usize,
     topic: Topic,
     events: mpsc::UnboundedSender<(usize, Event)>,
@@ -147,7 +147,7 @@ struct TopicState {
 }
 
 impl TopicState {
-    fn new(inner: &Inner) -> Self {
+    fn new(inner: &QuorumInner) -> Self {
         let count = inner.members.len();
         Self {
             majority: inner.majority,
@@ -168,7 +168,7 @@ impl TopicState {
         }
     }
 
-    fn event(&mut self, inner: &Inner, topic: &Topic, member: usize, event: Event) {
+    fn event(&mut self, inner: &QuorumInner, topic: &Topic, member: usize, event: Event) {
         match event {
             Event::Confirmed => {
                 (self.confirmed[member], self.failed[member]) = (true, None);
@@ -201,7 +201,7 @@ impl TopicState {
         self.confirm(inner, topic);
     }
 
-    fn message(&mut self, inner: &Inner, topic: &Topic, member: usize) {
+    fn message(&mut self, inner: &QuorumInner, topic: &Topic, member: usize) {
         self.counts[member] += 1;
         if self.reached_by_majority() > self.reached {
             self.wake(inner, topic);
@@ -216,7 +216,7 @@ impl TopicState {
         counts[self.majority - 1]
     }
 
-    fn wake(&mut self, inner: &Inner, topic: &Topic) {
+    fn wake(&mut self, inner: &QuorumInner, topic: &Topic) {
         (self.reached, self.due) = (self.reached_by_majority().max(self.reached), None);
         // One that is ahead has sent messages that the others did not send.
         self.counts.iter_mut().for_each(|count| *count = self.reached.min(*count));
@@ -228,7 +228,7 @@ impl TopicState {
     }
 
     /// Confirms the topic while a majority listens.
-    fn confirm(&mut self, inner: &Inner, topic: &Topic) {
+    fn confirm(&mut self, inner: &QuorumInner, topic: &Topic) {
         let listening = self.confirmed.iter().filter(|confirmed| **confirmed).count();
         let lasting = |fault: &&Option<Fault>| fault.as_ref().is_some_and(|f| !f.may_pass());
         let refused = self.failed.iter().filter(lasting).count();

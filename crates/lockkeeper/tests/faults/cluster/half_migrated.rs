@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::{Client, ClientOptions, Error};
+use lockkeeper::{AnyLock, Client, ClientOptions, Error};
 use testkit::{Cluster, Reply};
 
 use super::{connected, on, primaries};
-use crate::primitives::{Handle, LEASED, Primitive, each, ends_by_itself, set_up};
+use crate::primitives::{Handle, Held, LEASED, Primitive, each, ends_by_itself, set_up};
 use crate::support::*;
 
 /// The source and the target of all migrations here.
@@ -101,6 +101,18 @@ impl Case {
             cluster.end_migration(slot);
         };
         on(&self.cluster, end).await;
+    }
+
+    /// Sends a command about one key, or about a field of it, to the node that has the key.
+    fn cmd(&self, command: &[&str]) -> Reply {
+        let nodes = [FROM, TO].map(|shard| {
+            let mut cli = self.cluster.primary(shard).server().connection();
+            cli.cmd(&["ASKING"]).ok();
+            let has_key = cli.cmd(&["EXISTS", command[1]]) == Reply::Int(1);
+            cli.cmd(&["ASKING"]).ok();
+            has_key.then(|| cli.cmd(command).ok())
+        });
+        nodes.into_iter().flatten().next().expect("the key exists")
     }
 
     /// Keys and values of the slot on both nodes. No key is on both.
@@ -239,31 +251,49 @@ async fn a_free_lock_in_a_half_migrated_slot_is_acquired_once_or_not_at_all() {
     }
 }
 
-/// Holds are renewed in every state of their slots, for longer than a lease.
+/// Holds are renewed in every state of their slots, for longer than a lease, with all of their keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holds_in_half_migrated_slots_are_renewed() {
     const LEASE: Duration = Duration::from_secs(6);
     let cluster = primaries().await;
     let lasting = options().watchdog_timeout(LEASE);
     let clients = [connected(&cluster, lasting.clone()).await, connected(&cluster, lasting).await];
-    let names = names(&cluster, LEASED.len() * STATES.len());
+    let names = names(&cluster, (LEASED.len() + 1) * STATES.len());
+    let (temporary, names) = names.split_at(STATES.len());
     let mut holds = Vec::new();
+    for case in Case::all(&cluster, temporary) {
+        let semaphore = AnyLock::from(clients[0].permit_semaphore(&case.name).temporary(5));
+        let held = Held::Guard(semaphore.lock().await.expect("it is free"));
+        case.begin().await;
+        holds.push((Primitive::Permits, case, held));
+    }
     for (primitive, names) in LEASED.iter().copied().zip(names.chunks(STATES.len())) {
         for case in Case::all(&cluster, names) {
             set_up(&clients[0], primitive, &case.name).await;
-            let count = if primitive == Primitive::Read { 2 } else { 1 };
-            for client in &clients[..count] {
-                let held = Handle::new(client, primitive, &case.name).held().await;
-                holds.push((primitive, case.clone(), held));
+            let held = Handle::new(&clients[0], primitive, &case.name).held().await;
+            if primitive == Primitive::Read {
+                // Several keys, and another reader whose lease is longer.
+                let again = held.guard().reenter().await.expect("held");
+                let other =
+                    Handle::new(&clients[1], primitive, &case.name).leased(4 * PATIENCE).await;
+                holds.push((primitive, case.clone(), Held::Guard(again)));
+                holds.push((primitive, case.clone(), other));
             }
             case.begin().await;
+            holds.push((primitive, case, held));
         }
     }
+    let keys = |case: &Case| case.stored().into_keys().collect::<Vec<_>>();
+    let stored: Vec<_> = holds.iter().map(|(_, case, _)| keys(case)).collect();
     tokio::time::sleep(2 * LEASE).await;
-    for (primitive, case, held) in &holds {
+    for ((primitive, case, held), stored) in holds.iter().zip(stored) {
         let what = format!("{primitive:?} with {:?} moved", case.moved);
         assert!(!held.guard().is_lost(), "{what}: {:?}", held.guard());
-        assert!(!case.stored().is_empty(), "{what}: nothing is stored");
+        assert_eq!(keys(case), stored, "{what}");
+        if *primitive == Primitive::Read {
+            let left = case.cmd(&["PTTL", &case.name]).int();
+            assert!(left > LEASE.as_millis() as i64, "{what}: shortened to {left} ms");
+        }
     }
     let mut ended = BTreeSet::new();
     for (primitive, case, held) in holds {
@@ -273,6 +303,38 @@ async fn holds_in_half_migrated_slots_are_renewed() {
         let what = format!("{primitive:?} with {:?} moved", case.moved);
         let released = within(PATIENCE, "the release", held.release()).await;
         released.unwrap_or_else(|error| panic!("{what}: {error:?}"));
+    }
+}
+
+/// A hold in a half-migrated slot is lost with its entry in the lock, or with its own key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hold_that_is_removed_in_a_half_migrated_slot_is_lost() {
+    let cluster = primaries().await;
+    let brief = options().watchdog_timeout(Duration::from_secs(3));
+    let clients = [connected(&cluster, brief.clone()).await, connected(&cluster, brief).await];
+    let mut others = Vec::new();
+    let kinds = [Primitive::Read, Primitive::Read, Primitive::Permits];
+    for (n, (primitive, name)) in kinds.into_iter().zip(names(&cluster, kinds.len())).enumerate() {
+        let case = Case { cluster: Arc::clone(&cluster), name, moved: Moved::Main };
+        let Case { name, .. } = &case;
+        set_up(&clients[0], primitive, name).await;
+        let held = Handle::new(&clients[0], primitive, name).held().await;
+        if primitive == Primitive::Read {
+            // It keeps the lock, but not the hold of the first one.
+            let other = Handle::new(&clients[1], primitive, name).held().await;
+            others.push(other);
+        }
+        case.begin().await;
+        let owner = held.guard().owner_id().to_string();
+        let own = format!("{{{name}}}:{owner}:rwlock_timeout:1");
+        let removed = match n {
+            0 => case.cmd(&["HDEL", name, &owner]),
+            1 => case.cmd(&["DEL", &own]),
+            _ => case.cmd(&["DEL", &format!("{{{name}}}:timeout")]),
+        };
+        assert_eq!(removed.int(), 1, "{primitive:?}");
+        within(PATIENCE, "the loss", held.guard().lost()).await;
+        case.end().await;
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{MIDDLE, Outcome, Requests, Slot, State};
+use super::{MIDDLE, Outcome, Requests, Slot, SlotState};
 use crate::backend::Fault;
 use crate::redis::connection::live::Live;
 use crate::redis::resp::Value;
@@ -14,7 +14,7 @@ const APART: Duration = Duration::from_millis(10);
 
 impl Requests {
     /// Answers the requests whose deadlines have passed, and sets the alarm for the others. Returns
-    /// whether a request without an answer tells that the connection is broken.
+    /// whether a request without an answer shows that the connection is broken.
     pub(crate) fn expire(
         &mut self,
         now: Instant,
@@ -69,12 +69,12 @@ impl Requests {
             return;
         };
         let Slot { form, due, end, .. } = self.slots[slot];
-        let heir = self.occupy(form, due);
-        let request = &mut self.slots[heir];
-        (request.state, request.command) = (State::Sent, None);
+        let next_front = self.occupy(form, due);
+        let request = &mut self.slots[next_front];
+        (request.state, request.command) = (SlotState::Sent, None);
         (request.late, request.end) = (true, end);
         if let Some(sent) = self.live.as_mut().and_then(|live| live.sent.get_mut(n)) {
-            *sent = heir;
+            *sent = next_front;
         }
         self.answer(slot, outcome);
     }
@@ -98,7 +98,7 @@ impl Requests {
     /// Replaces the answers that no caller has taken. An error reply to a request that did not run stays.
     pub(crate) fn void(&mut self, fault: &Fault) {
         for slot in &mut self.slots {
-            if let State::Answered(answer @ Ok(_)) = &mut slot.state
+            if let SlotState::Answered(answer @ Ok(_)) = &mut slot.state
                 && !matches!(answer, Ok(Value::Error(_)))
             {
                 *answer = Err(fault.clone());
