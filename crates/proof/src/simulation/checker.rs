@@ -107,7 +107,7 @@ impl Checker {
             doubtful.is_some_and(|since| granted <= since && now <= since + lease)
         };
         let mut violations = Vec::new();
-        let jumped = books.jumped.get(&client).is_some_and(|at| now < at + NOTICED);
+        let jumped = books.jumped.get(&client).is_some_and(|at| *at >= granted);
         if hold.is_lost() && !excused(granted) && !jumped {
             violations.push(format!("hold {number} was lost when it was granted"));
         }

@@ -110,6 +110,20 @@ pub struct Report {
     pub violations: Vec<String>,
 }
 
+impl Report {
+    /// Adds what another run has shown.
+    pub fn add(&mut self, other: Report) {
+        self.operations += other.operations;
+        self.grants += other.grants;
+        self.requests += other.requests;
+        self.longest_wait = self.longest_wait.max(other.longest_wait);
+        self.violations.extend(other.violations);
+        for (fault, count) in other.faults {
+            *self.faults.entry(fault).or_default() += count;
+        }
+    }
+}
+
 /// The spans of the parts of a run.
 const CHAOS: Duration = Duration::from_secs(30);
 const CALM: Duration = Duration::from_secs(16);
