@@ -34,7 +34,7 @@ pub use fault::{Detail, Fault};
 pub use finding::{Finding, Severity};
 pub use listing::{ClientEntry, ForcedUnlock, Holding, List, Page, Pattern, Seen, Select};
 pub use lock_info::{Holder, LockInfo, MemberInfo, Ttl};
-pub use subscriptions::{Subscription, Topic};
+pub use subscriptions::{Edge, Subscription, Subscriptions, Topic};
 
 /// An owned, boxed future.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
@@ -104,7 +104,7 @@ pub struct Lane(pub u32);
 
 impl Lane {
     /// Returns the message of [`Topic::Reconnected`] for this lane.
-    pub(crate) fn message(self) -> [u8; 4] {
+    pub fn message(self) -> [u8; 4] {
         self.0.to_be_bytes()
     }
 

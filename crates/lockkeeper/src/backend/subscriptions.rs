@@ -40,7 +40,7 @@ pub enum Topic {
 
 impl Topic {
     /// Returns the name of the lock that it concerns, if any.
-    pub(crate) fn name(&self) -> Option<&LockName> {
+    pub fn name(&self) -> Option<&LockName> {
         match self {
             Topic::Freed(name)
             | Topic::Turn(name, _)
@@ -53,7 +53,7 @@ impl Topic {
 
     /// Returns the topic that all waiters of a resource share; `None` for a fair lock, where each
     /// waiter has its own.
-    pub(crate) fn shared_by(resource: &Resource) -> Option<Topic> {
+    pub fn shared_by(resource: &Resource) -> Option<Topic> {
         let name = resource.name.clone();
         Some(match resource.kind {
             Kind::Lock | Kind::Mutex => Topic::Freed(name),
@@ -101,14 +101,16 @@ type OnEdge = Box<dyn Fn(&Topic, Edge) + Send + Sync>;
 
 /// The first subscriber of a topic joined, or the last one left.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Edge {
+pub enum Edge {
+    /// The first subscriber: the store must listen.
     First,
+    /// The last one has left.
     Last,
 }
 
 /// The subscriptions of one store in one process.
 #[derive(Clone)]
-pub(crate) struct Subscriptions {
+pub struct Subscriptions {
     inner: Arc<Topics>,
 }
 
@@ -126,7 +128,8 @@ impl fmt::Debug for Subscriptions {
 }
 
 impl Subscriptions {
-    pub(crate) fn new(on_edge: impl Fn(&Topic, Edge) + Send + Sync + 'static) -> Self {
+    /// Creates it for a store that is notified of edges.
+    pub fn new(on_edge: impl Fn(&Topic, Edge) + Send + Sync + 'static) -> Self {
         Self { inner: Arc::new(Topics { topics: Mutex::default(), on_edge: Box::new(on_edge) }) }
     }
 
@@ -142,7 +145,7 @@ impl Subscriptions {
     }
 
     /// Adds a subscriber; the store must still [`confirm`](Subscriptions::confirm) the topic.
-    pub(crate) fn join(&self, topic: Topic) -> Subscription {
+    pub fn join(&self, topic: Topic) -> Subscription {
         let mut topics = locked(&self.inner.topics);
         let cell = topics.entry(topic.clone()).or_insert_with(|| {
             (self.inner.on_edge)(&topic, Edge::First);
@@ -163,7 +166,7 @@ impl Subscriptions {
     }
 
     /// Records that the store listens on `topic` from now on.
-    pub(crate) fn confirm(&self, topic: &Topic) {
+    pub fn confirm(&self, topic: &Topic) {
         self.update(topic, |cell| {
             cell.state = Listening::Confirmed;
             cell.seen += 1;
@@ -171,7 +174,7 @@ impl Subscriptions {
     }
 
     /// Delivers a message and returns the number of subscribers that it woke up.
-    pub(crate) fn wake(&self, topic: &Topic, payload: &[u8]) -> u64 {
+    pub fn wake(&self, topic: &Topic, payload: &[u8]) -> u64 {
         let mut woken = 0;
         self.update(topic, |cell| {
             cell.seen += 1;
@@ -205,11 +208,11 @@ impl Subscriptions {
 }
 
 /// For stores behind a connection.
-#[cfg(any(feature = "redis", feature = "file"))]
+#[cfg(any(feature = "redis", feature = "file", feature = "unstable-backend"))]
 impl Subscriptions {
     /// Adds a subscriber that ignores messages published before it subscribed. The store is asked
     /// to listen again even if it does already, and its confirmation marks the beginning.
-    pub(crate) fn join_anew(&self, topic: Topic) -> Subscription {
+    pub fn join_anew(&self, topic: Topic) -> Subscription {
         let mut subscription = self.join(topic);
         let topics = locked(&self.inner.topics);
         let beginning = locked(&subscription.cell.inner).openings.as_ref().map(Openings::next);
@@ -221,7 +224,7 @@ impl Subscriptions {
     }
 
     /// Subscribes. The answer comes when the store has confirmed it.
-    pub(crate) fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
+    pub fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         let subscription = match topic {
             // A `0` published earlier must not open the latch.
             Topic::Latch(_) => self.join_anew(topic),
@@ -237,13 +240,13 @@ impl Subscriptions {
     }
 
     /// Counts a request to the store to listen on `topic`.
-    pub(crate) fn requested(&self, topic: &Topic) {
+    pub fn requested(&self, topic: &Topic) {
         self.update(topic, |cell| cell.openings.iter_mut().for_each(Openings::requested));
     }
 
     /// Counts a confirmation that the store listens on `topic`. Must be called in the order of the
     /// store's messages, whereas [`confirm`](Subscriptions::confirm) may come later.
-    pub(crate) fn confirmed(&self, topic: &Topic) {
+    pub fn confirmed(&self, topic: &Topic) {
         self.update(topic, |cell| cell.openings.iter_mut().for_each(Openings::confirmed));
     }
 
@@ -264,7 +267,7 @@ impl Subscriptions {
     }
 
     /// The same for one topic.
-    pub(crate) fn broken_of(&self, topic: &Topic) {
+    pub fn broken_of(&self, topic: &Topic) {
         self.update(topic, |cell| {
             cell.seen += 1;
             cell.state = Listening::Pending;
@@ -300,7 +303,7 @@ pub struct Subscription {
 
 impl Subscription {
     /// Resolves when messages arrive, or with the reason why they cannot.
-    pub(crate) async fn confirmed(mut self) -> Result<Self, Fault> {
+    pub async fn confirmed(mut self) -> Result<Self, Fault> {
         let beginning = &mut self.beginning;
         let outcome = self.cell.wait(|inner| match &inner.state {
             Listening::Failed(fault) => Some(Err(fault.clone())),

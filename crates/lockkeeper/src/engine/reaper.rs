@@ -96,8 +96,9 @@ async fn reap(mut inbox: mpsc::UnboundedReceiver<Job>) {
             }
         }
         let job = tokio::select! {
-            job = inbox.recv() => job,
+            biased;
             Some(_) = running.join_next() => continue,
+            job = inbox.recv() => job,
         };
         match job {
             Some(Job::Work(work)) => {

@@ -114,6 +114,7 @@ impl Ticker {
         let reconnected = OptionFuture::from(reconnected);
         self.woken = false;
         tokio::select! {
+            biased;
             () = self.registry.woken() => self.woken = true,
             Some(()) = nap => {}
             Some(_) = reconnected => self.reconnected(),

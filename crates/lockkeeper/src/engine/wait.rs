@@ -387,6 +387,7 @@ impl<'a> AcquireLoop<'a> {
         let due = OptionFuture::from(self.position.as_ref().map(QueuePosition::due));
         if core.is_open() {
             tokio::select! {
+                biased;
                 _ = until(&core.clock, wake, subscription.beyond(seen)) => {}
                 Some(()) = due => {}
                 () = closing => {}
@@ -539,6 +540,7 @@ impl<'a> AcquireLoop<'a> {
         let wake = (self.request.core.clock.now() + span).min(self.request.limit);
         if let Some(instant) = self.request.core.clock.instant(wake) {
             tokio::select! {
+                biased;
                 () = tokio::time::sleep_until(instant) => {}
                 () = self.request.core.closing.notified() => {}
             }

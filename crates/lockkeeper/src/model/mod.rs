@@ -42,7 +42,7 @@ pub(crate) use record::{Record, ends_front, lately, least_alive};
 type Result<T, E = Fault> = std::result::Result<T, E>;
 
 /// The whole state of a store.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct State {
     /// The locks and counters themselves.
     names: HashMap<LockName, Entry>,

@@ -1,0 +1,5 @@
+//! Proof that anyone can repeat: the engine in a simulated world, and its history checked.
+
+pub mod mutants;
+pub mod simulation;
+pub mod soak;
