@@ -7,6 +7,7 @@ mod install;
 mod interop;
 mod msrv;
 mod pictures;
+mod proof;
 mod run;
 mod servers;
 mod test;
@@ -25,6 +26,10 @@ usage: cargo xtask <command>
   interop        install what is missing, build the peers and run the tests against Redisson and others
   servers        fetch the other servers that tests start, into target/servers
   bench [args]   run the benchmark against a real server; arguments go to it (--help, --peers, --callgrind)
+  simulate       run seeds of the simulated world; arguments go to it (--seeds, --from, --hours, --json)
+  soak           lock on real servers that fail; arguments go to it (--hours, --store, --json)
+  mutants        plant faults in a copy of the library, and show which seed finds each
+  proof          all three, and write docs/proof: about forty minutes
   pictures       take the pictures of the README anew, from a real terminal, into docs/
   api            write down the public surface anew, in crates/lockkeeper/api.txt
   msrv           check that the library builds with the oldest supported Rust
@@ -40,6 +45,8 @@ fn main() -> ExitCode {
         ("counts", true) => counts::run(),
         ("interop", true) => interop::run(),
         ("bench", _) => bench::run(&rest),
+        ("simulate" | "soak" | "mutants", _) => proof::run(&command, &rest),
+        ("proof", true) => proof::write(),
         ("servers", true) => servers::install(),
         ("msrv", true) => msrv::run(),
         ("pictures", true) => pictures::run(),

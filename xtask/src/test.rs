@@ -115,7 +115,7 @@ struct Part {
 /// What waits most of the time is first, and what computes is last.
 const ORDER: [&[&str]; 2] = [
     &["laws", "faults", "interop", "cli"],
-    &["cancellation", "soak", "model", "unit tests", "doc tests"],
+    &["simulation", "cancellation", "soak", "model", "unit tests", "doc tests"],
 ];
 
 impl Part {
@@ -177,7 +177,7 @@ fn all_tests(times: &Times) -> Outcome {
 /// The names of all test binaries: a file or a folder in `tests` of a crate.
 fn suites() -> Result<BTreeSet<String>, String> {
     let mut suites = BTreeSet::new();
-    for package in ["lockkeeper", "lockkeeper-cli", "testkit"] {
+    for package in ["lockkeeper", "lockkeeper-cli", "testkit", "proof"] {
         let folder = root().join("crates").join(package).join("tests");
         let found =
             fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use proof::simulation::{self, Report};
-use proof::mutants;
+use proof::{mutants, page};
 use proof::soak::{self, Store};
 use serde_json::{Value, json};
 
@@ -35,6 +35,7 @@ fn main() -> ExitCode {
     let done = match (command.as_str(), options(args)) {
         ("simulate", Some(options)) => simulate(&options),
         ("soak", Some(options)) => soak(&options),
+        ("page", Some(_)) => page::write(&root()),
         ("mutants", Some(options)) => find_mutants(&options),
         _ => {
             eprintln!("{USAGE}");
@@ -48,6 +49,17 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The commit that this was built from, as far as git tells.
+fn commit() -> String {
+    let line = ["describe", "--always", "--dirty", "--exclude", "*"];
+    let output = Command::new("git").args(line).current_dir(root()).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
 /// A process of the soak.
@@ -113,7 +125,7 @@ fn simulate(options: &Options) -> Result<(), String> {
         println!("{count:>12}  {fault}");
     }
     let json = json!({
-        "from": from, "seeds": seeds, "failed": failed, "seconds": seconds, "operations": sum.operations,
+        "commit": commit(), "from": from, "seeds": seeds, "failed": failed, "seconds": seconds, "operations": sum.operations,
         "holds": sum.grants, "requests": sum.requests, "faults": sum.faults,
         "longest_wait_ms": sum.longest_wait.as_millis() as u64, "violations": sum.violations,
     });
@@ -128,7 +140,8 @@ fn soak(options: &Options) -> Result<(), String> {
     let (mut rows, mut failed) = (Vec::new(), 0);
     for store in stores {
         println!("{store:?}, for {span:?}");
-        let (row, violations) = soak::run(store, span)?;
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let (row, violations) = soak::run(&program, store, span)?;
         println!("{row:#}");
         violations.iter().take(20).for_each(|violation| println!("    {violation}"));
         failed += violations.len();
@@ -139,7 +152,7 @@ fn soak(options: &Options) -> Result<(), String> {
 }
 
 fn find_mutants(options: &Options) -> Result<(), String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root();
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let json = mutants::run(&root, &target, options.seeds.unwrap_or(2000))?;
     write(&json, options.json.as_deref())

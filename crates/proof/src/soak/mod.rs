@@ -10,7 +10,7 @@ pub mod worker;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
@@ -78,6 +78,7 @@ struct Process {
 
 /// One soak.
 struct Soak {
+    program: PathBuf,
     store: Store,
     stand: Stand,
     logs: PathBuf,
@@ -88,13 +89,14 @@ struct Soak {
     rng: Rng,
 }
 
-/// Soaks one store for so long. Returns what it has shown as JSON, and the violations.
+/// Soaks one store for so long, with processes of this program. Returns what it has shown as JSON, and the violations.
 ///
 /// # Errors
 /// If a process fails, or does not end.
-pub fn run(store: Store, span: Duration) -> Result<(Value, Vec<String>), String> {
+pub fn run(program: &Path, store: Store, span: Duration) -> Result<(Value, Vec<String>), String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let mut soak = Soak {
+        program: program.to_owned(),
         store,
         stand: Stand::start(store),
         logs: folder.path().to_owned(),
@@ -118,10 +120,9 @@ impl Soak {
     fn start(&mut self) {
         let number = self.started;
         self.started += 1;
-        let program = std::env::current_exe().expect("this program");
         let (url, log) = (self.stand.url(), self.log(number));
         let args = ["worker".to_owned(), url, self.store.name().to_owned(), log.display().to_string()];
-        self.processes.push(Process { number, child: ChildProcess::spawn(program, args) });
+        self.processes.push(Process { number, child: ChildProcess::spawn(&self.program, args) });
     }
 
     fn log(&self, number: usize) -> PathBuf {

@@ -21,7 +21,7 @@ pub(super) const LEASE: Duration = Duration::from_secs(10);
 const TASKS: usize = 6;
 
 /// Of each kind.
-const NAMES: usize = 2;
+const NAMES: usize = 4;
 
 /// Microseconds on a clock that all processes of a host share.
 pub(super) fn now() -> u64 {
@@ -141,8 +141,12 @@ impl Worker {
         let (kind, shared, lock) = self.lock();
         let guard = lock.lock().await?;
         let mut seen = self.granted(kind, shared, since, &guard);
-        // Most holds are short; some outlast what happens meanwhile.
-        let span = if fastrand::u8(..60) == 0 { fastrand::u64(500..4_000) } else { fastrand::u64(..3) };
+        // Most holds are very short; some outlast what happens meanwhile.
+        let span = match fastrand::u16(..3000) {
+            0 => fastrand::u64(500..4_000),
+            1..50 => fastrand::u64(1..4),
+            _ => 0,
+        };
         let ends = now() + span * 1_000;
         while seen.look(&guard) && now() < ends {
             tokio::select! {
