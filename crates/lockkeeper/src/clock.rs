@@ -88,7 +88,11 @@ impl Clock {
 
     /// A clock that follows tokio's alone, for a simulation: the time that the machine needs does not count.
     pub fn simulated() -> Self {
-        let clock = Inner { tokio_origin: Instant::now(), boot_origin: u64::MAX, skipped: AtomicU64::new(0) };
+        let clock = Inner {
+            tokio_origin: Instant::now(),
+            boot_origin: u64::MAX,
+            skipped: AtomicU64::new(0),
+        };
         Self { inner: Arc::new(clock) }
     }
 

@@ -6,8 +6,8 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use proof::simulation::{self, Report};
-use proof::{mutants, page};
 use proof::soak::{self, Store};
+use proof::{mutants, page};
 use serde_json::{Value, json};
 
 const USAGE: &str = "\
@@ -59,7 +59,9 @@ fn root() -> PathBuf {
 fn commit() -> String {
     let line = ["describe", "--always", "--dirty", "--exclude", "*"];
     let output = Command::new("git").args(line).current_dir(root()).output();
-    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+    output
+        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        .unwrap_or_default()
 }
 
 /// A process of the soak.
@@ -106,9 +108,15 @@ fn simulate(options: &Options) -> Result<(), String> {
         let report = simulation::run(seed, false);
         if !report.violations.is_empty() {
             failed += 1;
-            println!("seed {seed} fails; to replay it: cargo xtask simulate --seeds 1 --from {seed}");
+            println!(
+                "seed {seed} fails; to replay it: cargo xtask simulate --seeds 1 --from {seed}"
+            );
             // Alone, with the last events of the name.
-            let shown = if seeds == 1 { simulation::run(seed, true).violations } else { report.violations.clone() };
+            let shown = if seeds == 1 {
+                simulation::run(seed, true).violations
+            } else {
+                report.violations.clone()
+            };
             shown.iter().take(5).for_each(|violation| println!("    {violation}"));
             if options.until_failure {
                 return Err("a seed has failed".to_owned());
@@ -119,8 +127,14 @@ fn simulate(options: &Options) -> Result<(), String> {
     }
     let (seconds, seeds) = (started.elapsed().as_secs_f64(), seed - from);
     let rate = sum.operations as f64 / seconds;
-    println!("{seeds} seeds: {} operations, {} holds, {} requests", sum.operations, sum.grants, sum.requests);
-    println!("{rate:.0} operations a second; the longest wait without faults: {:?}", sum.longest_wait);
+    println!(
+        "{seeds} seeds: {} operations, {} holds, {} requests",
+        sum.operations, sum.grants, sum.requests
+    );
+    println!(
+        "{rate:.0} operations a second; the longest wait without faults: {:?}",
+        sum.longest_wait
+    );
     for (fault, count) in &sum.faults {
         println!("{count:>12}  {fault}");
     }
@@ -135,7 +149,9 @@ fn simulate(options: &Options) -> Result<(), String> {
 
 /// Soaks one store, or each in turn; the hours are those of all.
 fn soak(options: &Options) -> Result<(), String> {
-    let stores = options.store.map_or_else(|| Store::ALL.map(|(_, store)| store).to_vec(), |store| vec![store]);
+    let stores = options
+        .store
+        .map_or_else(|| Store::ALL.map(|(_, store)| store).to_vec(), |store| vec![store]);
     let span = Duration::from_secs_f64(options.hours.unwrap_or(0.2) * 3600.0 / stores.len() as f64);
     let (mut rows, mut failed) = (Vec::new(), 0);
     for store in stores {
@@ -153,7 +169,8 @@ fn soak(options: &Options) -> Result<(), String> {
 
 fn find_mutants(options: &Options) -> Result<(), String> {
     let root = root();
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let json = mutants::run(&root, &target, options.seeds.unwrap_or(2000))?;
     write(&json, options.json.as_deref())
 }

@@ -184,7 +184,8 @@ pub fn run(root: &Path, target: &Path, seeds: u64) -> Result<Value, String> {
     let mut missed = Vec::new();
     for mutant in MUTANTS {
         let file = copy.join(SOURCES).join(mutant.file);
-        let healthy = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let healthy =
+            fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         fs::write(&file, mutant.apply(&healthy)?).map_err(|error| error.to_string())?;
         let found = build(&copy).and_then(|()| find(&copy, seeds));
         fs::write(&file, healthy).map_err(|error| error.to_string())?;
@@ -207,7 +208,10 @@ pub fn run(root: &Path, target: &Path, seeds: u64) -> Result<Value, String> {
 
 /// The tracked files, without those of earlier copies.
 fn copy_workspace(root: &Path, copy: &Path) -> Result<(), String> {
-    let listed = Command::new("git").args(["ls-files", "-co", "--exclude-standard"]).current_dir(root).output();
+    let listed = Command::new("git")
+        .args(["ls-files", "-co", "--exclude-standard"])
+        .current_dir(root)
+        .output();
     let listed = listed.map_err(|error| format!("git: {error}"))?.stdout;
     for file in String::from_utf8_lossy(&listed).lines().map(PathBuf::from) {
         let to = copy.join(&file);
@@ -217,7 +221,9 @@ fn copy_workspace(root: &Path, copy: &Path) -> Result<(), String> {
             continue;
         }
         let folder = to.parent().unwrap_or(copy);
-        fs::create_dir_all(folder).and_then(|()| fs::write(&to, text)).map_err(|error| error.to_string())?;
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&to, text))
+            .map_err(|error| error.to_string())?;
     }
     Ok(())
 }

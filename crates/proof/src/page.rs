@@ -21,10 +21,12 @@ pub fn write(root: &Path) -> Result<(), String> {
     let folder = root.join(FOLDER);
     let read = |name: &str| -> Result<Value, String> {
         let file = folder.join(name);
-        let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let text =
+            fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         serde_json::from_str(&text).map_err(|error| format!("{}: {error}", file.display()))
     };
-    let (simulation, soak, mutants) = (read("simulation.json")?, read("soak.json")?, read("mutants.json")?);
+    let (simulation, soak, mutants) =
+        (read("simulation.json")?, read("soak.json")?, read("mutants.json")?);
     let page = page(&simulation, &soak, &mutants);
     fs::write(folder.join("README.md"), page).map_err(|error| error.to_string())?;
     let readme = root.join("README.md");
@@ -32,7 +34,8 @@ pub fn write(root: &Path) -> Result<(), String> {
     let (before, rest) = text.split_once(BEGIN).ok_or("README.md has no place for the line")?;
     let (_, after) = rest.split_once(END).ok_or("README.md has no end of the line")?;
     let line = line(&simulation, &soak, &mutants);
-    fs::write(readme, format!("{before}{BEGIN}{line}\n{END}{after}")).map_err(|error| error.to_string())
+    fs::write(readme, format!("{before}{BEGIN}{line}\n{END}{after}"))
+        .map_err(|error| error.to_string())
 }
 
 fn rows(value: &Value) -> &[Value] {
@@ -48,7 +51,8 @@ fn total(soak: &Value, key: &str) -> u64 {
 /// A number with its thousands apart.
 fn count(number: u64) -> String {
     let digits = number.to_string();
-    let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group).into_owned());
+    let groups =
+        digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group).into_owned());
     groups.collect::<Vec<_>>().join(",")
 }
 
@@ -94,7 +98,8 @@ fn page(simulation: &Value, soak: &Value, mutants: &Value) -> String {
         its data, as the manual's chapter on guarantees says. Sentinel and Cluster run with acknowledgement by every replica.\n";
     for row in rows(soak) {
         let faults = row["faults"].as_object().into_iter().flatten();
-        let faults: Vec<_> = faults.map(|(fault, times)| format!("{fault} {}", number(times))).collect();
+        let faults: Vec<_> =
+            faults.map(|(fault, times)| format!("{fault} {}", number(times))).collect();
         let _ = write!(
             page,
             "\n### {}: {} locks acquired in {} s, {} left behind\n\nFaults: {}.\n\n| kind | acquired | overlaps | documented | \
@@ -107,9 +112,22 @@ fn page(simulation: &Value, soak: &Value, mutants: &Value) -> String {
             faults.join(", "),
         );
         for (kind, sums) in row["kinds"].as_object().into_iter().flatten() {
-            let keys = ["holds", "overlaps", "documented", "late_signals", "lost_wakeups", "tokens", "tokens_back"];
+            let keys = [
+                "holds",
+                "overlaps",
+                "documented",
+                "late_signals",
+                "lost_wakeups",
+                "tokens",
+                "tokens_back",
+            ];
             let cells: Vec<_> = keys.iter().map(|key| number(&sums[*key])).collect();
-            let _ = writeln!(page, "| {kind} | {} | {} ms |", cells.join(" | "), number(&sums["longest_wait_ms"]));
+            let _ = writeln!(
+                page,
+                "| {kind} | {} | {} ms |",
+                cells.join(" | "),
+                number(&sums["longest_wait_ms"])
+            );
         }
     }
     page += "\n## Planted faults\n\n`cargo xtask mutants` plants each in a copy of the library and runs seeds until one fails.\n\n\
@@ -117,7 +135,12 @@ fn page(simulation: &Value, soak: &Value, mutants: &Value) -> String {
     for row in rows(mutants) {
         let by = row["by"].as_str().unwrap_or_default();
         let by = by.split_once(": ").map_or(by, |(_, what)| what);
-        let _ = writeln!(page, "| {} | {} | {by} |", row["what"].as_str().unwrap_or_default(), number(&row["seeds"]));
+        let _ = writeln!(
+            page,
+            "| {} | {} | {by} |",
+            row["what"].as_str().unwrap_or_default(),
+            number(&row["seeds"])
+        );
     }
     page += "\n## What this does not show\n\nReal networks between hosts, real disks and loss of power, virtual machines that are \
         suspended or moved, other versions of Redis than the one installed, and clients that do not follow the protocol. The \

@@ -100,7 +100,9 @@ impl Checker {
         let (now, name, number) = (world.now(), hold.name().clone(), books.next);
         (books.next, books.grants) = (number + 1, books.grants + 1);
         let granted = world.granted_at(client, &hold.owner_id());
-        world.note(&name, 17 + number, || format!("client {client} has {name}: hold {number}, {mode:?}"));
+        world.note(&name, 17 + number, || {
+            format!("client {client} has {name}: hold {number}, {mode:?}")
+        });
         let doubtful = world.doubtful_since(&name);
         let excused = |granted: Micros| {
             let lease = (LEASE + 2 * RESPONSE).as_micros() as Micros;
@@ -123,12 +125,18 @@ impl Checker {
                 continue;
             }
             if !other.hold.is_lost() {
-                violations.push(format!("hold {number} overlaps hold {} of client {}", other.number, other.client));
+                violations.push(format!(
+                    "hold {number} overlaps hold {} of client {}",
+                    other.number, other.client
+                ));
             }
             let jumped = books.jumped.get(&other.client).is_some_and(|at| now < at + NOTICED);
             let unsignalled = |signal: &Arc<AtomicBool>| !signal.load(Ordering::Relaxed);
             if !jumped && other.signal.as_ref().is_some_and(unsignalled) && other.hold.is_lost() {
-                violations.push(format!("hold {} is lost, and was not signalled before hold {number}", other.number));
+                violations.push(format!(
+                    "hold {} is lost, and was not signalled before hold {number}",
+                    other.number
+                ));
             }
         }
         if let Mode::Permits(count, total) = mode
@@ -143,7 +151,11 @@ impl Checker {
             let last = books.tokens.insert(name.clone(), token);
             // A re-entry has the token of the first hold.
             let same = others_of(&books, &name).any(|other| other.group == group);
-            if !same && last.is_some_and(|last| last >= token) && !excused(granted) && !world.was_doubtful(&name) {
+            if !same
+                && last.is_some_and(|last| last >= token)
+                && !excused(granted)
+                && !world.was_doubtful(&name)
+            {
                 violations.push(format!("hold {number} has token {token}, after {last:?}"));
             }
         }
@@ -198,9 +210,13 @@ impl Checker {
     pub(super) fn still_waiting(&self) -> Vec<(LockName, Duration)> {
         let now = self.network.world().now();
         let books = self.books();
-        let mut all: Vec<_> = books.waiting.values().flat_map(|(since, names)| {
-            names.iter().map(move |name| (name.clone(), Duration::from_micros(now - since)))
-        }).collect();
+        let mut all: Vec<_> = books
+            .waiting
+            .values()
+            .flat_map(|(since, names)| {
+                names.iter().map(move |name| (name.clone(), Duration::from_micros(now - since)))
+            })
+            .collect();
         all.sort();
         all
     }

@@ -56,7 +56,8 @@ impl Weather {
         let mut often = |most: u32| if rng.bool() { rng.u32(..most) } else { 0 };
         let (slow, lost, late, twice) = (often(5_000), often(8_000), often(4_000), often(20_000));
         let mut every = |least: u64| if rng.u8(..3) == 0 { rng.u64(least..10 * least) } else { 0 };
-        let (outages, deaths, steps, jumps) = (every(3_000), every(4_000), every(8_000), every(5_000));
+        let (outages, deaths, steps, jumps) =
+            (every(3_000), every(4_000), every(8_000), every(5_000));
         Self {
             lanes: if rng.bool() { 1 } else { 3 },
             revokes: rng.u8(..4) > 0,
@@ -293,13 +294,16 @@ impl Stage {
         };
         if timeout(ENDS, all).await.is_err() {
             for (name, waited) in self.checker.still_waiting() {
-                self.network.world().fail(&name, format!("a task has waited for {name} for {waited:?}"));
+                self.network
+                    .world()
+                    .fail(&name, format!("a task has waited for {name} for {waited:?}"));
             }
         } else {
             self.nothing_is_left().await;
         }
         let world = self.network.world();
-        let mut violations: Vec<_> = world.violations.iter().map(|(_, what)| what.clone()).collect();
+        let mut violations: Vec<_> =
+            world.violations.iter().map(|(_, what)| what.clone()).collect();
         if let Some((name, what)) = world.violations.first() {
             violations[0] = world.explain(name, what);
         }

@@ -218,7 +218,10 @@ impl Network {
                 while let Some(act) = world.due() {
                     act(&mut world);
                 }
-                world.queue.peek().map(|Reverse((at, _))| world.started + Duration::from_micros(*at))
+                world
+                    .queue
+                    .peek()
+                    .map(|Reverse((at, _))| world.started + Duration::from_micros(*at))
             };
             let sleep = async {
                 match next {
@@ -466,7 +469,8 @@ impl World {
     /// The connections of a lane break: who listened there was not heard, and joins again.
     fn break_lane(&mut self, lane: usize) {
         self.lanes[lane].life += 1;
-        let mut listening: Vec<_> = std::mem::take(&mut self.lanes[lane].listeners).into_iter().collect();
+        let mut listening: Vec<_> =
+            std::mem::take(&mut self.lanes[lane].listeners).into_iter().collect();
         // In an order that does not depend on the hash.
         listening.sort_by_cached_key(|(topic, clients)| (topic_text(self, topic), clients.clone()));
         for (topic, clients) in listening {
@@ -494,7 +498,8 @@ impl World {
         if self.weather.loses_data && data < 2 {
             let server = &mut self.lanes[lane];
             let old = std::mem::take(&mut server.snapshot);
-            let fault = if data == 0 { "restarts without data" } else { "restarts with a snapshot" };
+            let fault =
+                if data == 0 { "restarts without data" } else { "restarts with a snapshot" };
             server.state = if data == 0 { State::default() } else { old };
             server.forget_order();
             (server.doubtful_since, server.lost_data) = (Some(now + span), true);
@@ -523,7 +528,9 @@ impl World {
         if millis > 0 {
             server.doubtful_since = Some(now);
         }
-        self.note(&LockName::from(""), 2, || format!("the clock of lane {lane} steps by {millis} ms"));
+        self.note(&LockName::from(""), 2, || {
+            format!("the clock of lane {lane} steps by {millis} ms")
+        });
     }
 
     /// The process of a client dies: nothing that it sends later arrives.
@@ -535,7 +542,11 @@ impl World {
     }
 
     /// A look at the state of a server, by nobody.
-    pub(super) fn look<T>(&mut self, name: &LockName, with: impl FnOnce(&mut State, u64) -> T) -> T {
+    pub(super) fn look<T>(
+        &mut self,
+        name: &LockName,
+        with: impl FnOnce(&mut State, u64) -> T,
+    ) -> T {
         let lane = self.lane(name);
         let now = self.time(lane);
         with(&mut self.lanes[lane].state, now)
@@ -748,7 +759,10 @@ impl Backend for Store {
             for (renew, answer) in batch.iter().zip(&answers) {
                 let (number, name) = (world.owner(renew.owner), renew.resource.name.clone());
                 world.note(&name, 5 + number, || {
-                    format!("client {client} renews {name} of {number} by {:?}: {answer:?}", renew.ttl)
+                    format!(
+                        "client {client} renews {name} of {number} by {:?}: {answer:?}",
+                        renew.ttl
+                    )
                 });
                 if renew.waiting && matches!(answer, Ok(Renewed::Waiting | Renewed::Due)) {
                     world.lanes[lane].heard(&name, renew.owner, now, false);
@@ -796,14 +810,7 @@ impl Backend for Store {
 
     fn subscribe(&self, topic: Topic) -> Answer<Subscription> {
         let hub = self.network.world().clients[self.client].hub.clone();
-        let subscription = match topic {
-            Topic::Latch(_) => hub.join_anew(topic.clone()),
-            _ => hub.join(topic.clone()),
-        };
-        if topic == Topic::Reconnected {
-            hub.confirm(&topic);
-        }
-        Box::pin(subscription.confirmed())
+        hub.subscribe(topic)
     }
 
     fn list(&self, request: List) -> Answer<Page> {
@@ -880,7 +887,9 @@ impl World {
             }
             Ok(Attempt::Busy { listeners, .. }) if *waits => {
                 let rw = matches!(kind, Kind::Read | Kind::Write);
-                if let Some(topic) = Topic::shared_by(&request.resource).filter(|_| from.is_none() && !rw) {
+                if let Some(topic) =
+                    Topic::shared_by(&request.resource).filter(|_| from.is_none() && !rw)
+                {
                     let all = self.lanes[lane].listeners.get(&topic);
                     *listeners = all.map_or(0, |all| all.len() as u64);
                 }
@@ -905,7 +914,10 @@ impl World {
             return;
         }
         if passed > 0 {
-            self.fail(name, format!("a grant of {name} has passed {passed} waiters of a fair lock"));
+            self.fail(
+                name,
+                format!("a grant of {name} has passed {passed} waiters of a fair lock"),
+            );
         }
     }
 }

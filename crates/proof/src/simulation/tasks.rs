@@ -131,7 +131,9 @@ impl Actor {
         let strict = self.counts.strict.load(Ordering::Relaxed) > 0;
         match outcome {
             Ok(done) => Some(done),
-            Err(Error::NotHeld { .. } | Error::Lost { .. } | Error::Closed { .. }) if !strict => None,
+            Err(Error::NotHeld { .. } | Error::Lost { .. } | Error::Closed { .. }) if !strict => {
+                None
+            }
             // The counter may have been lost with its server's data.
             Err(Error::Invalid { .. }) => None,
             Err(Error::Unconfirmed { .. } | Error::Unreachable { .. }) if !strict => None,
@@ -150,7 +152,12 @@ impl Actor {
         }
     }
 
-    fn holds<G: std::ops::Deref<Target = Hold>>(&self, guard: G, mode: Mode, group: u64) -> Holding<G> {
+    fn holds<G: std::ops::Deref<Target = Hold>>(
+        &self,
+        guard: G,
+        mode: Mode,
+        group: u64,
+    ) -> Holding<G> {
         let entry = self.checker.granted(self.number, mode, group, &guard);
         Holding { entries: vec![entry], guard }
     }
@@ -276,7 +283,8 @@ impl Actor {
         } else {
             let Some(writing) = self.wait(&names, rw.write()).await else { return };
             let writing = self.holds(writing, Mode::Exclusive, group);
-            let nested = self.or_drop(writing.guard.read()).await.and_then(|read| self.fine(&name, read));
+            let nested =
+                self.or_drop(writing.guard.read()).await.and_then(|read| self.fine(&name, read));
             let nested = nested.map(|read| self.holds(read, Mode::Shared, group));
             pause(self.weather.work).await;
             match fastrand::u8(..3) {
@@ -308,7 +316,8 @@ impl Actor {
         let (locks, names): (Vec<_>, Vec<_>) = all.into_iter().unzip();
         let Some(guard) = self.wait(&names, MultiLock::new(locks).lock()).await else { return };
         let group = fastrand::u64(..);
-        let granted = |member: &AnyGuard| self.checker.granted(self.number, Mode::Exclusive, group, member);
+        let granted =
+            |member: &AnyGuard| self.checker.granted(self.number, Mode::Exclusive, group, member);
         let entries = guard.members().iter().map(granted).collect();
         let holding = Holding { entries, guard };
         pause(self.weather.work).await;
@@ -330,7 +339,10 @@ impl Actor {
         let semaphore = self.client.semaphore(&name);
         let count = fastrand::u32(1..=3);
         // Whether a dropped or unanswered request had acquired them is undone by the library, or counted.
-        let Some(guard) = self.wait(&[name.clone()], semaphore.acquire(count)).await else { return };
+        let Some(guard) = self.wait(std::slice::from_ref(&name), semaphore.acquire(count)).await
+        else {
+            return;
+        };
         pause(self.weather.work).await;
         match fastrand::u8(..4) {
             0 => drop(guard),
@@ -345,7 +357,10 @@ impl Actor {
         let name = name("permits");
         let semaphore = self.client.permit_semaphore(&name);
         let count = fastrand::u32(1..=3);
-        let Some(guard) = self.wait(&[name.clone()], semaphore.acquire(count)).await else { return };
+        let Some(guard) = self.wait(std::slice::from_ref(&name), semaphore.acquire(count)).await
+        else {
+            return;
+        };
         let mode = Mode::Permits(u64::from(count), PERMITS);
         let holding = self.holds(guard, mode, fastrand::u64(..));
         pause(self.weather.work).await;
@@ -370,7 +385,11 @@ impl Actor {
             done.and_then(|done| self.fine(&name, done));
         };
         match fastrand::u8(..5) {
-            0 => fine(self.or_drop(latch.try_set_count(fastrand::u64(1..4))).await.map(|set| set.map(drop))),
+            0 => fine(
+                self.or_drop(latch.try_set_count(fastrand::u64(1..4)))
+                    .await
+                    .map(|set| set.map(drop)),
+            ),
             1 => fine(timeout(Duration::from_millis(fastrand::u64(..90)), latch.wait()).await.ok()),
             2 => {
                 let limit = Duration::from_millis(fastrand::u64(..90));

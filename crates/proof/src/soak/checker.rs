@@ -85,13 +85,15 @@ fn read(
     // The last line of a killed process may be cut.
     for line in log.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
         let words: Vec<_> = line.split(' ').collect();
-        let number = |index: usize| words.get(index).and_then(|word| word.parse().ok()).unwrap_or(0);
+        let number =
+            |index: usize| words.get(index).and_then(|word| word.parse().ok()).unwrap_or(0);
         match words[..] {
             ["G", _, name, kind, ..] => {
                 let (kind, shared) = (kind.to_owned(), number(4) == 1);
                 let (since, granted, token) = (number(5), number(6), number(7));
                 let valid = granted;
-                let hold = Held { worker, kind, shared, since, granted, token, valid, ..Held::default() };
+                let hold =
+                    Held { worker, kind, shared, since, granted, token, valid, ..Held::default() };
                 let holds = names.entry(name.to_owned()).or_default();
                 open.insert(number(1), (name.to_owned(), holds.len()));
                 holds.push(hold);
@@ -99,7 +101,8 @@ fn read(
             ["E", ..] => {
                 let Some((name, index)) = open.remove(&number(1)) else { continue };
                 let hold = &mut names.entry(name).or_default()[index];
-                (hold.valid, hold.lost, hold.released) = (number(2).max(hold.granted), number(3), number(4));
+                (hold.valid, hold.lost, hold.released) =
+                    (number(2).max(hold.granted), number(3), number(4));
             }
             ["F", word] => *met.entry(word.to_owned()).or_default() += 1,
             _ => {}
@@ -124,7 +127,8 @@ fn judge_name(
         // A hold that was lost is kept for a while: its signal must have come before the next grant.
         active.retain(|other| other.valid.max(other.lost) >= hold.granted);
         for other in active.iter().filter(|other| !(other.shared && hold.shared)) {
-            let since_loss = |lost: &&u64| other.granted <= **lost && hold.granted <= **lost + lease + 5_000_000;
+            let since_loss =
+                |lost: &&u64| other.granted <= **lost && hold.granted <= **lost + lease + 5_000_000;
             let documented = events.losses.iter().any(|lost| since_loss(&lost));
             if other.valid >= hold.granted {
                 match documented {
@@ -159,7 +163,10 @@ fn judge_name(
             && quiet(freed, hold.granted)
         {
             sum.lost_wakeups += 1;
-            violations.push(format!("{name} was free for {} ms before {hold:?}", (hold.granted - freed) / 1000));
+            violations.push(format!(
+                "{name} was free for {} ms before {hold:?}",
+                (hold.granted - freed) / 1000
+            ));
         }
         freed = if active.is_empty() { hold.released } else { freed.max(hold.released) };
         active.push(hold);

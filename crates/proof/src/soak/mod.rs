@@ -121,7 +121,8 @@ impl Soak {
         let number = self.started;
         self.started += 1;
         let (url, log) = (self.stand.url(), self.log(number));
-        let args = ["worker".to_owned(), url, self.store.name().to_owned(), log.display().to_string()];
+        let args =
+            ["worker".to_owned(), url, self.store.name().to_owned(), log.display().to_string()];
         self.processes.push(Process { number, child: ChildProcess::spawn(&self.program, args) });
     }
 
@@ -151,7 +152,8 @@ impl Soak {
                     let Process { number, child } = &self.processes[process];
                     child.pause();
                     // Some outlast their leases.
-                    let span = if self.rng.u8(..4) == 0 { 11_000 } else { self.rng.u64(100..3_000) };
+                    let span =
+                        if self.rng.u8(..4) == 0 { 11_000 } else { self.rng.u64(100..3_000) };
                     std::thread::sleep(Duration::from_millis(span));
                     child.resume();
                     self.events.stops.entry(*number).or_default().push((stop, now()));
@@ -176,7 +178,12 @@ impl Soak {
         for process in &mut self.processes {
             match process.child.wait(ENDS) {
                 Some(status) if status.success() => {}
-                other => return Err(format!("process {} has not ended well: {other:?}", process.number)),
+                other => {
+                    return Err(format!(
+                        "process {} has not ended well: {other:?}",
+                        process.number
+                    ));
+                }
             }
         }
         Ok(())
@@ -213,7 +220,9 @@ fn orphans(url: &str, store: Store) -> Result<Vec<String>, String> {
     std::thread::sleep(LEASE + Duration::from_secs(2));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| error.to_string())?.block_on(async {
-        let client = Client::connect_with(url, worker::options(store)).await.map_err(|error| error.to_string())?;
+        let client = Client::connect_with(url, worker::options(store))
+            .await
+            .map_err(|error| error.to_string())?;
         let mut listing = client.inspector().list("*");
         let mut left = Vec::new();
         while let Some(page) = listing.next().await.map_err(|error| error.to_string())? {

@@ -9,7 +9,7 @@ use super::Store;
 
 /// The servers of one store.
 pub(super) enum Stand {
-    Redis(RedisServer, FaultProxy),
+    Redis(Box<RedisServer>, FaultProxy),
     Sentinel(Sentinels),
     Cluster(Cluster),
     Quorum(Quorum),
@@ -25,9 +25,11 @@ impl Stand {
             Store::Redis => {
                 let server = RedisServer::builder().persistent(true).start();
                 let proxy = FaultProxy::start_blocking(server.port());
-                Self::Redis(server, proxy)
+                Self::Redis(Box::new(server), proxy)
             }
-            Store::Sentinel => Self::Sentinel(Replicated::builder().replicas(2).sentinels().start()),
+            Store::Sentinel => {
+                Self::Sentinel(Replicated::builder().replicas(2).sentinels().start())
+            }
             Store::Cluster => Self::Cluster(Cluster::start(Shape::Replicated)),
             Store::Quorum3 => Self::Quorum(Quorum::builder(3).proxied().start()),
             Store::Quorum5 => Self::Quorum(Quorum::builder(5).proxied().start()),

@@ -68,12 +68,14 @@ pub fn run(url: &str, store: Store, log: &Path) -> Result<()> {
                 Err(_) => sleep(Duration::from_millis(200)).await,
             }
         };
-        let log = OpenOptions::new().create(true).append(true).open(log).expect("the log can be written");
+        let log =
+            OpenOptions::new().create(true).append(true).open(log).expect("the log can be written");
         let (next, ends) = (AtomicU64::new(0), AtomicBool::new(false));
         let worker = Arc::new(Worker { client, store, log, next, ends });
         println!("working");
         let tasks: Vec<_> = (0..TASKS).map(|_| tokio::spawn(Arc::clone(&worker).work())).collect();
-        let _ = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await;
+        let _ =
+            tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await;
         worker.ends.store(true, Ordering::Relaxed);
         for task in tasks {
             task.await.expect("a task has panicked");
@@ -129,8 +131,11 @@ impl Worker {
             let kinds = ["lock 0", "lock 1"].map(|name| AnyLock::from(self.client.lock(name)));
             let mutex = AnyLock::from(self.client.mutex("mutex 0"));
             let guard = MultiLock::new(kinds.into_iter().chain([mutex])).lock().await?;
-            let mut seen: Vec<_> =
-                guard.members().iter().map(|member| self.granted("multi", false, since, member)).collect();
+            let mut seen: Vec<_> = guard
+                .members()
+                .iter()
+                .map(|member| self.granted("multi", false, since, member))
+                .collect();
             for (member, seen) in guard.members().iter().zip(&mut seen) {
                 seen.look(member);
             }
