@@ -18,9 +18,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::LockName;
+use crate::backend::unpoisoned;
 use crate::error::{Error, Result};
 use crate::fork::Origin;
-use crate::poison::unpoisoned;
 
 /// The thread that carries the runtime of a client. Dropping it ends the client, and waits for that.
 #[derive(Debug)]

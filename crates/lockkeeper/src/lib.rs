@@ -64,7 +64,6 @@ mod multi;
 mod name;
 mod options;
 mod permits;
-mod poison;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis")]

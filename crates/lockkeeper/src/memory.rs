@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use tokio::time::Instant;
 
 use crate::LockName;
+use crate::backend::locked;
 use crate::backend::subscriptions::Subscriptions;
 use crate::backend::{
     Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, Fault, Finding,
@@ -16,7 +17,6 @@ use crate::backend::{
     Topic,
 };
 use crate::model::{self, State, Wake};
-use crate::poison::locked;
 
 /// An embedded store. Clients that share it share its locks.
 #[derive(Debug)]

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::LockName;
+use crate::backend::unpoisoned;
 use crate::backend::{BoxFuture, LockInfo};
 use crate::error::Result;
 use crate::inspector::{Inspector, Listing, is_hidden};
-use crate::poison::unpoisoned;
 
 /// The default interval of a watch.
 const EVERY: Duration = Duration::from_secs(1);

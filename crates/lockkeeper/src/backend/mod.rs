@@ -12,6 +12,7 @@ use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::{LockResult, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
@@ -517,6 +518,15 @@ impl fmt::Display for ClientInfo {
         let line = format!("{} pid {} on {}", self.program, self.pid, self.host);
         write_escaped(f, line.as_bytes())
     }
+}
+
+/// Locks a mutex, whatever has panicked while it was locked: no panic leaves what it protects half-changed.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    unpoisoned(mutex.lock())
+}
+
+pub(crate) fn unpoisoned<T>(locked: LockResult<T>) -> T {
+    locked.unwrap_or_else(PoisonError::into_inner)
 }
 
 fn hostname() -> String {

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::latch_openings::{Beginning, Openings};
 use super::{Answer, Fault, Kind, Resource};
-use crate::poison::locked;
+use crate::backend::locked;
 use crate::{LockName, OwnerId};
 
 /// The subject of a subscription.

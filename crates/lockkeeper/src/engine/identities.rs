@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use super::{Tick, lock};
 use crate::backend::Subscription;
-use crate::poison::unpoisoned;
+use crate::backend::unpoisoned;
 use crate::{LockName, OwnerId};
 
 /// How long an identity is kept.

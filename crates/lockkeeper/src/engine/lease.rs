@@ -28,8 +28,8 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, Semaphore};
 
+use super::acquire::{Queueing, Request};
 use super::local_queue::{Front, Grant};
-use super::request::{Queueing, Request};
 use super::terms::{HoldId, Holds, TermSpec};
 use super::{Core, Tick, lock};
 use crate::backend::{Fault, Kind, Release, Renew, Renewed, Resource, Subscription, Ttl};

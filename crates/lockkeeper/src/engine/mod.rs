@@ -14,11 +14,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
+use crate::backend::locked as lock;
 use crate::backend::{Backend, Capabilities, ClientInfo, Fault, Fenced, Kind, Lane, Resource};
 use crate::carrier::{self, Call, Carrier};
 use crate::error::{Error, LostReason, Phase, Result};
 use crate::options::{ClientOptions, MAX_LEASE};
-use crate::poison::locked as lock;
 use crate::{LockName, Owner};
 
 pub(crate) mod acquire;
@@ -38,7 +38,6 @@ mod reaper;
 pub(crate) mod reenter;
 mod registry;
 pub(crate) mod release;
-pub(crate) mod request;
 mod retry;
 pub(crate) mod terms;
 mod tick;
@@ -154,6 +153,14 @@ impl Core {
     /// The part of the store that serves this name at present.
     fn lane(&self, name: &LockName) -> Lane {
         self.backend.capabilities(name).lane
+    }
+
+    /// Records whether the lane of `name` answers a request that was sent at `sent`.
+    fn note<T>(&self, name: &LockName, sent: Tick, answer: &std::result::Result<T, Fault>) {
+        // While all lanes answer, an answer says nothing new.
+        if answer.is_err() || self.outages.any.load(Ordering::Relaxed) {
+            self.note_outage(name, sent, answer.as_ref().err());
+        }
     }
 
     /// Whether a part of the store may have a hold that the store as a whole has lost. It keeps other

@@ -19,7 +19,7 @@ use crate::backend::{Fault, Lane};
 #[derive(Debug, Default)]
 pub(super) struct Outages {
     /// Whether there is any.
-    any: AtomicBool,
+    pub(super) any: AtomicBool,
     lanes: Mutex<HashMap<Lane, Outage>>,
 }
 
@@ -45,12 +45,12 @@ impl Core {
         self.outages.any.load(Relaxed).then(|| self.lane(name))
     }
 
-    /// Records whether the lane of `name` answers a request that was sent at `sent`.
-    pub(super) fn note<T>(&self, name: &LockName, sent: Tick, answer: &Result<T, Fault>) {
-        match answer {
-            Err(Fault::Unreachable { .. }) => {}
+    /// Records whether the lane of `name` answers a request that was sent at `sent`, with this fault if with one.
+    pub(super) fn note_outage(&self, name: &LockName, sent: Tick, fault: Option<&Fault>) {
+        match fault {
+            Some(Fault::Unreachable { .. }) => {}
             // Rejected before it was sent: that says nothing about the lane.
-            Err(Fault::Invalid { .. }) => return,
+            Some(Fault::Invalid { .. }) => return,
             _ => return self.answered(self.suspect(name)),
         }
         let (now, lane) = (self.clock.now(), self.lane(name));

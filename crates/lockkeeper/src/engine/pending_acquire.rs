@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::request::Request;
+use super::acquire::Request;
 use super::retry::retry_until;
 use super::{Core, RunToCompletion, Tick, UNDO_COUNTERS};
 use crate::OwnerId;

@@ -13,9 +13,9 @@ use tokio::sync::oneshot;
 
 use super::db::Db;
 use crate::backend::Fault;
+use crate::backend::locked;
 use crate::backend::subscriptions::Topic;
 use crate::fork::Origin;
-use crate::poison::locked;
 
 /// Work on the database, or on the reason why there is none.
 pub(super) type Work = Box<dyn FnOnce(Result<&mut Db, Fault>) + Send>;

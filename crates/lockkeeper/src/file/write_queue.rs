@@ -23,7 +23,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 
 use super::busy_handler;
-use crate::poison::{locked, unpoisoned};
+use crate::backend::{locked, unpoisoned};
 
 /// In microseconds. A transaction takes some tens of them: most turns come during these pauses, for less than it
 /// costs to wake the waiting thread.

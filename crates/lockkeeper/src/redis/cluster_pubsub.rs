@@ -16,8 +16,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::cluster::Cluster;
+use super::keys::Wakes;
 use super::primary::Primary;
-use super::publish::Wakes;
 use super::pubsub::{self, ConnectionKey, Order, Pending, PubSub};
 use super::{keys, slot};
 use crate::backend::subscriptions::{Edge, Subscriptions, Topic};

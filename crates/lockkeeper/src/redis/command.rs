@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 
 use uuid::Uuid;
 
-use super::publish::Wakes;
+use super::keys::Wakes;
 use super::reply::{Reply, ReplyForm};
 use super::resp::Value;
 use crate::OwnerId;

@@ -5,7 +5,7 @@
 //! the next one, so that its cost does not grow with the queue.
 
 use super::command::{Command, Script};
-use super::publish::Wakes;
+use super::keys::Wakes;
 use super::reply::{Forced, Renewals, Reply};
 use super::{keys, script};
 use crate::LockName;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::command::{Command, Script};
 use super::error_reply::ErrorReply;
-use super::publish::Wakes;
+use super::keys::Wakes;
 use super::reply::{Forced, Renewals};
 use super::{RedisInner, keys, name, script};
 use crate::OwnerId;

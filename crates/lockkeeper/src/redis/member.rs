@@ -23,8 +23,8 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::command::Command;
+use super::keys::Wakes;
 use super::locked;
-use super::publish::Wakes;
 use super::reply::{Marker, Time};
 use super::url::{self, Topology};
 use super::{Redis, keys, lock, name, script};

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::{Notify, OnceCell, mpsc};
 
+use crate::backend::locked;
 use crate::backend::subscriptions::Subscriptions;
 use crate::backend::{
     Acquire, Answer, Attempt, Backend, BoxFuture, Capabilities, Change, Changed, ClientInfo, Fault,
@@ -17,11 +18,10 @@ use crate::backend::{
 use crate::error::{Error, Phase, Result as ClientResult};
 use crate::model;
 use crate::options::ClientOptions;
-use crate::poison::locked;
 use crate::{LockName, OwnerId};
 use command::{Command, Script};
+use keys::Wakes;
 use member::Membership;
-use publish::Wakes;
 use pubsub::Order;
 use reply::{Forced, Held, unfit};
 use resp::Value;
@@ -43,7 +43,6 @@ mod lock;
 pub(crate) mod member;
 mod permits;
 mod primary;
-mod publish;
 mod pubsub;
 pub(crate) mod quorum;
 mod renew;

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::command::Command;
 use super::error_reply::ErrorReply;
-use super::publish::Wakes;
+use super::keys::Wakes;
 use super::reply::Renewals;
 use super::shard::Written;
 use super::{RedisInner, fair, lock, name, permits, rw, script};

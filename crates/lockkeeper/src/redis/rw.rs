@@ -10,7 +10,7 @@
 
 use super::command::{Command, Script};
 use super::keys::Derived;
-use super::publish::Wakes;
+use super::keys::Wakes;
 use super::reply::{Forced, Held, Renewals, Reply, unfit};
 use super::{keys, name, script};
 use crate::backend::{Acquire, Attempt, Fault, Release, Released, Renew, Resource};

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::slot_map::{Node, SlotMap};
 use super::{Cluster, IDLE, Map, index};
 use crate::backend::Lane;
-use crate::poison::unpoisoned;
+use crate::backend::unpoisoned;
 use crate::redis::connection::Connection;
 use crate::redis::connection::committer::Committer;
 use crate::redis::primary::Primary;

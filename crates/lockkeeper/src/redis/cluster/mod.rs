@@ -48,8 +48,8 @@ use super::shard::Authority;
 use super::shard::Shard;
 use super::slot::{self, SLOTS};
 use crate::backend::{Fault, Lane};
+use crate::backend::{locked, unpoisoned};
 use crate::options::ClientOptions;
-use crate::poison::{locked, unpoisoned};
 
 mod leads;
 mod redirects;

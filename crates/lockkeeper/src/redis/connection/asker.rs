@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::handshake::{self, within};
-use super::wire::Wire;
+use super::socket::Wire;
 use crate::backend::Fault;
 use crate::options::ClientOptions;
 use crate::redis::command::Command;

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::follower::Follower;
 use super::handshake;
-use super::wire::Wire;
+use super::socket::Wire;
 use super::{Connection, LiveConnection};
 use crate::backend::{Detail, Fault};
 use crate::options::ClientOptions;

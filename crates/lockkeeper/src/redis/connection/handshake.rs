@@ -10,7 +10,7 @@ use std::time::Duration;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::socket;
-use super::wire::{Wire, broken_by};
+use super::socket::{Wire, broken_by};
 use crate::backend::Fault;
 use crate::options::ClientOptions;
 use crate::redis::command::Command;

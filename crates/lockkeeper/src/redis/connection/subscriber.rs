@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::handshake;
-use super::wire::Wire;
+use super::socket::Wire;
 use crate::backend::Fault;
 use crate::options::ClientOptions;
 use crate::redis::command::Command;
