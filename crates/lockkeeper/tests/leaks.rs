@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lockkeeper::stores::Memory;
 use lockkeeper::{AnyLock, Client, ClientOptions, CountDownLatch, Error, MultiLock, Result};
 use testkit::{ChildProcess, RedisServer};
 use tokio::task::JoinSet;
@@ -269,29 +268,6 @@ fn kill_processes(url: &str) {
     }
 }
 
-/// The same inside this process: a runtime that ends takes everything with it but the store.
-fn end_runtimes(memory: &Arc<Memory>) {
-    for _ in 0..DEATHS / GRAVES {
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
-        let cycles = Arc::new(AtomicUsize::new(0));
-        let tasks = {
-            let _inside = runtime.enter();
-            let options = options(Fate::Dies);
-            let client = Client::with_backend(Arc::clone(memory) as _, options).unwrap();
-            keep_cycling(&client, &cycles)
-        };
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while cycles.load(Ordering::Relaxed) <= TASKS {
-            assert!(Instant::now() < deadline, "it is never at it");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        std::thread::sleep(Duration::from_millis(fastrand::u64(..400)));
-        runtime.shutdown_background();
-        drop(tasks);
-    }
-}
-
 /// Polls until the condition holds.
 async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> Result<(), String>) {
     let deadline = Instant::now() + Duration::from_secs(15);
@@ -387,26 +363,6 @@ async fn everything_is_free(client: &Client) {
     let exact = client.count_down_latch("exact");
     eventually("a count was lost or made", async || same(exact.count().await.unwrap(), 1)).await;
     assert!(exact.delete().await.unwrap());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_at_once_leaves_nothing_in_memory() {
-    let memory = Memory::new();
-    let client = || Client::with_backend(Arc::clone(&memory) as _, options(Fate::Lives)).unwrap();
-    let clients = [client(), client(), client()];
-    set_up(&clients[0]).await;
-    let deaths = (0..GRAVES).map(|_| {
-        let memory = Arc::clone(&memory);
-        std::thread::spawn(move || end_runtimes(&memory))
-    });
-    work(&clients, deaths.collect()).await;
-    everything_is_free(&clients[0]).await;
-    let semaphores = 2 * NAMES;
-    eventually("names or topics left", async || same(memory.usage(), (semaphores, 0))).await;
-    for client in clients {
-        client.shutdown().await;
-    }
-    assert_eq!(memory.usage(), (semaphores, 0));
 }
 
 /// What stands in the server beside what is expected, with how long it stays.

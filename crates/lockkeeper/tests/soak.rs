@@ -4,19 +4,15 @@
 //! `LOCKKEEPER_SOAK_CYCLES=10000000` sets the number of cycles of each test.
 
 use std::alloc::System;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lockkeeper::stores::Memory;
-use lockkeeper::{AnyGuard, AnyLock, Client, ClientOptions, Result};
+use lockkeeper::{AnyGuard, AnyLock, Client, Result};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use testkit::RedisServer;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-
-/// Cycles on the memory store: a leak in one of 500 is more than [`BLOCKS`].
-const CYCLES_MEMORY: usize = 400_000;
 
 /// Cycles on Redis, in the time that a test may take.
 const CYCLES_REDIS: usize = 300_000;
@@ -219,33 +215,6 @@ async fn soak(
     let is_more = |late: usize, early: usize, more| late > early + early / 100 + more;
     assert!(!is_more(late.blocks, early.blocks, more.blocks), "from {early:?} to {late:?}");
     assert!(!is_more(late.bytes, early.bytes, more.bytes), "from {early:?} to {late:?}");
-}
-
-#[test]
-fn a_great_many_cycles_on_the_memory_store_leave_nothing() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(async {
-        let memory = Memory::new();
-        let client = || Client::with_backend(Arc::clone(&memory) as _, ClientOptions::new());
-        let clients = [client().unwrap(), client().unwrap()];
-        let at_rest = tasks();
-        // On one thread, which comes to a pause when all wait.
-        let waiting = async || {};
-        soak(
-            &clients,
-            cycles(CYCLES_MEMORY),
-            Live { blocks: BLOCKS, bytes: BUFFERS / 8 },
-            waiting,
-            async || {
-                eventually("locks and topics left", || same(memory.usage(), (0, 0))).await;
-                eventually("tasks left", || same(tasks(), at_rest)).await;
-            },
-        )
-        .await;
-        drop(clients);
-        eventually("tasks outlive their clients", || same(tasks(), 0)).await;
-    });
 }
 
 fn names(server: &RedisServer, command: &[&str], without: &str) -> Vec<String> {

@@ -74,7 +74,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant(
         "the answer to a dropped acquire is ignored",
         "engine/pending_acquire.rs",
-        "                pending.learn(&answer, sent, waits);\n            }));",
+        "                pending.note_answer(&answer, sent, waits);\n            }));",
         "                let _ = (answer, sent, waits);\n                pending.disarm();\n            }));",
     ),
     mutant(
@@ -150,10 +150,10 @@ pub const MUTANTS: &[Mutant] = &[
         "if !silence_kills || now > 0 {",
     ),
     mutant(
-        "a multi-lock begins each retry with the member that blocked it",
+        "a multi-lock keeps out of order what it waits for",
         "engine/multi.rs",
-        "first = if error.is_some() || alone <= self.parts.len() { by } else { 0 };",
-        "first = by;",
+        "let wait = if first == 0 { self.left() } else { GRACE.min(self.left()) };",
+        "let wait = self.left();",
     ),
 ];
 

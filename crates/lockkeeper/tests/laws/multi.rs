@@ -205,7 +205,7 @@ async fn go_on(store: &Store, clients: &[Client]) {
         });
     }
     // One after the other holds the first and gives up.
-    tokio::time::sleep(PATIENCE * 3).await;
+    tokio::time::sleep(PATIENCE * 4).await;
     busy.release().await.unwrap();
     timeout(store.long() / 3, tasks.join_all()).await.expect("they get on");
 }
