@@ -10,7 +10,7 @@ use serde_json::Value;
 pub const FOLDER: &str = "docs/proof";
 
 /// The line of the README is between these.
-const BEGIN: &str = "<!-- proof -->\n";
+const BEGIN: &str = "<!-- proof -->";
 const END: &str = "<!-- end of proof -->";
 
 /// Writes the page and the README's line.
@@ -34,7 +34,7 @@ pub fn write(root: &Path) -> Result<(), String> {
     let (before, rest) = text.split_once(BEGIN).ok_or("README.md has no place for the line")?;
     let (_, after) = rest.split_once(END).ok_or("README.md has no end of the line")?;
     let line = line(&simulation, &soak, &mutants);
-    fs::write(readme, format!("{before}{BEGIN}{line}\n{END}{after}"))
+    fs::write(readme, format!("{before}{BEGIN}{line}{END}{after}"))
         .map_err(|error| error.to_string())
 }
 

@@ -123,6 +123,16 @@ pub(crate) async fn taken(lock: &AnyLock) -> AnyGuard {
     guard.expect("the lock is free and the server answers")
 }
 
+/// Returns a hold once the client is known to listen for notices, and for as long as the hold lasts: the holds from before
+/// are checked then, which is a request more.
+pub(crate) async fn listening_client(client: &Client) -> AnyGuard {
+    let [kept, forced] = ["kept", "forced"].map(|name| AnyLock::from(client.lock(name)));
+    let (kept, victim) = (taken(&kept).await, taken(&forced).await);
+    forced.force_unlock("").await.expect("the server answers");
+    within(PATIENCE, "the notice", victim.lost()).await;
+    kept
+}
+
 /// Owner and hold count, as stored. Not through the library.
 pub(crate) fn stored(server: &RedisServer, kind: Kind, name: &str) -> Vec<(String, i64)> {
     match kind {

@@ -234,6 +234,7 @@ async fn a_script_that_the_asked_node_does_not_know_runs_there_once() {
     let cluster = primaries().await;
     let client = connected(&cluster, unacknowledged()).await;
     let name = cluster.name_on(0);
+    let _listening = listening_client(&client).await;
     let (lock, owner) = (client.lock(&name), client.new_owner());
     let outer = lock.as_owner(&owner).lock().await.expect("free");
     let moving = name.clone();

@@ -32,6 +32,7 @@ async fn an_uncontended_pair_costs_two_requests_to_each_member() {
         drop(trusted(&quorum).await);
         // A machine that is slow to answer does not make the client repeat a request.
         let client = connect(&quorum.url(), quorum_options().response_timeout(LONG)).await;
+        let _listening = listening_client(&client).await;
         // Each member knows the scripts afterwards.
         let guard = taken(&lock_of(&client, kind, "first")).await;
         eventually(PATIENCE, "held", || held_on(&quorum, "first").len() == 3).await;

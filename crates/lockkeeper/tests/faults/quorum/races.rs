@@ -270,6 +270,7 @@ async fn a_lock_is_left_for_no_longer_than_the_longest_lease() {
     let quorum = start_members(Quorum::builder(3)).await;
     let client = trusted(&quorum).await;
     let store = store(&quorum).await;
+    let _listening = listening_client(&client).await;
     for kind in KINDS {
         let guard = taken(&lock_of(&client, kind, "a")).await;
         eventually(PATIENCE, "on all members", || held_on(&quorum, "a").len() == 3).await;
