@@ -126,7 +126,8 @@ pub(crate) async fn taken(lock: &AnyLock) -> AnyGuard {
 /// Returns a hold once the client is known to listen for notices, and for as long as the hold lasts: the holds from before
 /// are checked then, which is a request more.
 pub(crate) async fn listening_client(client: &Client) -> AnyGuard {
-    let [kept, forced] = ["kept", "forced"].map(|name| AnyLock::from(client.lock(name)));
+    let name = |what| format!("{what} {}", client.id());
+    let [kept, forced] = ["kept", "forced"].map(|what| AnyLock::from(client.lock(name(what))));
     let (kept, victim) = (taken(&kept).await, taken(&forced).await);
     forced.force_unlock("").await.expect("the server answers");
     within(PATIENCE, "the notice", victim.lost()).await;

@@ -142,7 +142,8 @@ impl Cluster {
                 // A rejected call by hash would have used up the permission to ask.
                 command.call_by_text();
             }
-            let hop = Hop { key, slot, due, shard, asks: command.asks };
+            let is_batch = command.form.each.is_some_and(|count| count > 1);
+            let hop = Hop { key, slot, due, shard, asks: command.asks, is_batch };
             let named = |fault| self.named(fault, slot, &hop.shard);
             let replied = self.send(&hop, &command, wrote.is_some()).await;
             let Some(replied) = replied.map_err(named)? else { continue };
@@ -174,7 +175,7 @@ impl Cluster {
     /// Sends a request. Returns `None` if its slot has another owner before it is sent.
     async fn send(
         &self,
-        Hop { key, slot, due, shard, asks }: &Hop<'_>,
+        Hop { key, slot, due, shard, asks, .. }: &Hop<'_>,
         command: &Command,
         writes: bool,
     ) -> Result<Option<Replied>, Fault> {
@@ -226,6 +227,10 @@ impl Cluster {
                 };
                 self.moved(slot, &node);
                 None
+            }
+            // Redis 6.2 answers so if one of several keys has moved; later versions say TRYAGAIN.
+            Some(Redirect::Ask(..)) if hop.is_batch => {
+                return Err(Fault::refused("TRYAGAIN keys of the batch have moved"));
             }
             Some(Redirect::Ask(host, port)) => {
                 let node = self.node_at(&host, port, hop.due).await?;
@@ -279,6 +284,8 @@ struct Hop<'a> {
     due: Instant,
     shard: Arc<Shard>,
     asks: bool,
+    /// The request is about several keys.
+    is_batch: bool,
 }
 
 /// A reply, and which server was to answer when its request was sent.

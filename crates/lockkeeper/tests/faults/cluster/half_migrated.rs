@@ -148,6 +148,7 @@ fn keys(cluster: &Cluster, shard: usize, slot: u16) -> Vec<String> {
 async fn a_request_in_a_half_migrated_slot_runs_or_changes_nothing() {
     let cluster = primaries().await;
     let holders = [connected(&cluster, options()).await, connected(&cluster, options()).await];
+    let _listening = [listening_client(&holders[0]).await, listening_client(&holders[1]).await];
     let other = connected(&cluster, soon_refused()).await;
     let names = names(&cluster, Primitive::ALL.len() * STATES.len());
     let cases: Vec<_> = names.chunks(STATES.len()).map(|some| Case::all(&cluster, some)).collect();

@@ -76,7 +76,7 @@ async fn a_node_of_another_cluster_that_answers_alone_is_not_believed() {
 #[tokio::test]
 async fn nodes_whose_ids_are_not_told_are_warned_of_once_and_reported() {
     let cluster = primaries().await;
-    let rights = ["~*", "&*", "+@all", "-cluster|myid"];
+    let rights = ["~*", "&*", "+@all", "-cluster", "+cluster|slots", "+cluster|info"];
     cluster.nodes().iter().for_each(|node| set_user(node.server(), &rights));
     let (warnings, _collecting) = Warnings::collect();
     let url = cluster.url().replace("://", "://u:s3cret@");
