@@ -116,7 +116,8 @@ impl RedisInner {
         let Some(command) = request(batch, self.wakes) else {
             return vec![Err(Fault::Closed); batch.len()];
         };
-        let command = command.answering_each(batch.len());
+        // Not after a release that follows it: a lock that was left would get its old TTL again.
+        let command = command.answering_each(batch.len()).in_order();
         let Written { answer, acknowledged } =
             match self.route.attempt(key, command, &has_renewal).await {
                 Ok(written) => written,

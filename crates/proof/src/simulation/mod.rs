@@ -285,6 +285,7 @@ impl Stage {
     async fn end(mut self) -> Report {
         let sums = self.checker.sums();
         self.counts.ends.store(1, Ordering::Relaxed);
+        self.counts.drop_kept();
         let all = async {
             for process in &mut self.processes {
                 while let Some(done) = process.tasks.join_next().await {

@@ -1,8 +1,8 @@
 //! What the clients of a simulated world do: short cycles over every kind, many of them dropped half-way.
 
 use std::future::{Future, IntoFuture};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lockkeeper::{AnyGuard, AnyLock, Client, Clock, Error, Hold, LockName, MultiLock, Result};
@@ -49,6 +49,20 @@ pub(super) struct Counts {
     pub(super) strict: AtomicU64,
     /// The tasks end.
     pub(super) ends: AtomicU64,
+    /// Guards of fixed leases that are left to expire.
+    kept: Mutex<Vec<AnyGuard>>,
+}
+
+impl Counts {
+    fn keep(&self, guard: AnyGuard) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(guard);
+    }
+
+    /// Drops the guards that were left to expire.
+    pub(super) fn drop_kept(&self) {
+        let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(kept);
+    }
 }
 
 /// A guard, and its entry in the books, which ends first.
@@ -243,7 +257,7 @@ impl Actor {
                 let left = holding.ending().leave_for(span).await;
                 self.fine_or_lost(name, left, fixed);
             }
-            6 if fixed => std::mem::forget(holding.ending()),
+            6 if fixed => self.counts.keep(holding.ending()),
             7 => {
                 // It works on, for as long as it may.
                 let longest = Duration::from_millis(fastrand::u64(1..3000));
