@@ -1,4 +1,4 @@
-//! The number of allocations of an uncontended acquire and release on Redis.
+//! What is allocated on Redis: by an uncontended acquire and release, and by a list of many locks.
 
 use lockkeeper::backend::{Acquire, Backend, Kind, Release, Resource};
 use lockkeeper::stores::Redis;
@@ -44,4 +44,34 @@ fn the_box_of_an_answer_is_small() {
         let sizes = (size_of_val(&*acquire), size_of_val(&*release));
         assert!(sizes.0 < 512 && sizes.1 < 512, "{kind}: {sizes:?} bytes");
     }
+}
+
+/// The most bytes that are alive while a list of so many locks is read, page by page.
+fn listing(server: &RedisServer, locks: usize) -> u64 {
+    let make = "for i = 1, tonumber(ARGV[1]) do
+        redis.call('HSET', 'some lock ' .. i, '6e0c9d2c-52f4-4c5d-9d63-cc1f2c4a6d0e:1', 1)
+    end";
+    server.cli(&["EVAL", make, "0", &locks.to_string()]).ok();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = runtime.block_on(Client::connect(&server.url())).unwrap();
+    // Buffers grow with the first.
+    let _ = runtime.block_on(client.inspector().list("*").next()).unwrap();
+    let counted = allocation_counter::measure(|| {
+        runtime.block_on(async {
+            let (mut listing, mut found) = (client.inspector().list("*"), 0);
+            while let Some(page) = listing.next().await.unwrap() {
+                found += page.len();
+            }
+            assert!(found >= locks && listing.is_complete());
+        });
+    });
+    counted.bytes_max
+}
+
+#[test]
+fn a_list_needs_bounded_memory() {
+    let server = RedisServer::start();
+    let (few, many) = (listing(&server, 10_000), listing(&server, 100_000));
+    // A page may be somewhat larger. To keep so much as each name would be ten times as much.
+    assert!(many < few * 2, "{few} bytes for 10 000 locks, {many} for 100 000");
 }

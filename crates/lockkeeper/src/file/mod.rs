@@ -25,14 +25,15 @@ use db::{Db, OTHERS_WRITE};
 use path::Location;
 use work_queue::{Order, WorkQueue};
 
+#[cfg(test)]
+#[path = "../../tests/file/agreement.rs"]
+mod agreement;
 mod boot;
 mod busy_handler;
 mod check;
 mod db;
 mod fault;
 mod list;
-#[cfg(test)]
-mod model_test;
 mod path;
 mod pipe;
 mod requests;

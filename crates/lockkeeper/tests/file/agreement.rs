@@ -1,5 +1,7 @@
 //! What is loaded, answered by the model and written back is what the model would answer if it had
 //! everything at hand: the same requests to both, at the same moments, have the same answers.
+//!
+//! A part of the library's unit tests (`src/file/mod.rs`), because it drives the tables below the store.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
