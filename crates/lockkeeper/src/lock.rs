@@ -265,8 +265,8 @@ impl Lock {
     }
 }
 
-/// The plain lock of the Redlock family: `SET name id NX PX ms`. Not reentrant, and about half the
-/// work for the server.
+/// The plain lock of the Redlock family: `SET name id NX PX ms`. Not reentrant, and less work for the
+/// server.
 ///
 /// Other libraries of that family may hold and release the same key. Most of them do not publish a
 /// release, so waiters also poll every 50 to 100 ms.

@@ -117,7 +117,7 @@ impl Cluster {
         while !self.owner(slot).is_some_and(is_other) && versions.changed().await.is_ok() {}
     }
 
-    /// Sends a request to the node that serves this key, and follows redirections. See the module. If
+    /// Sends a request to the node that serves this key, and follows redirections. See the module of the cluster. If
     /// its answer says that it `wrote`, waits for replicas.
     pub(crate) async fn attempt<T: Reply>(
         &self,

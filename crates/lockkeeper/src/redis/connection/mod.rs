@@ -30,7 +30,7 @@
 //! - **Keep-alive.** An idle connection is pinged, so that one that was dropped silently is replaced
 //!   before the next request.
 //!
-//! The driver's own connection is not used: it does not report what was sent from what was not, nor bound
+//! No driver is used: it does not report what was sent from what was not, nor bound
 //! its buffers in bytes, and leaves it to chance how many requests share a write.
 
 use std::future::Future;
