@@ -234,7 +234,11 @@ fn build(copy: &Path) -> Result<(), String> {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--quiet", "--release", "-p", "proof"]).current_dir(copy);
     cargo.env("CARGO_TARGET_DIR", copy.join("target")).env("RUSTFLAGS", "-Awarnings");
-    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_INCREMENTAL", "true");
+    for (key, value) in
+        [("LTO", "off"), ("INCREMENTAL", "true"), ("OPT_LEVEL", "1"), ("CODEGEN_UNITS", "16")]
+    {
+        cargo.env(format!("CARGO_PROFILE_RELEASE_{key}"), value);
+    }
     let status = cargo.status().map_err(|error| format!("cargo: {error}"))?;
     status.success().then_some(()).ok_or_else(|| "it cannot be built".to_owned())
 }
