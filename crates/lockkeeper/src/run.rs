@@ -110,8 +110,9 @@ pub(crate) async fn run<T, W: Future<Output = T>>(
         if let Poll::Ready(output) = running.poll(cx) {
             return Poll::Ready(Some(output));
         }
-        // It wakes this also at a loss whose reason is not known yet.
-        lost.as_mut().poll(cx).map(|_| None)
+        // It wakes this also at a loss whose reason is not known yet, unless that came before this poll.
+        let lost = lost.as_mut().poll(cx).map(|_| None);
+        if guard.loss().is_some() { Poll::Ready(None) } else { lost }
     })
     .await;
     // Before the release, so that no part of the work runs without the lock.

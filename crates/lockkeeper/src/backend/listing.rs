@@ -7,6 +7,9 @@ use uuid::Uuid;
 use super::{ClientInfo, Fault, Kind, LockInfo, Resource};
 use crate::{LockName, OwnerId};
 
+/// How many fields of a hash, or permits of a semaphore, a store lists as holders: enough to determine the kind.
+pub(crate) const HOLDERS_MAX: usize = 128;
+
 /// A request for one page.
 #[derive(Clone, Debug)]
 pub struct List {

@@ -33,6 +33,7 @@ pub(crate) use capabilities::ensure_ttl;
 pub(crate) use fault::Source;
 pub use fault::{Detail, Fault};
 pub use finding::{Finding, Severity};
+pub(crate) use listing::HOLDERS_MAX;
 pub use listing::{ClientEntry, ForcedUnlock, Holding, List, Page, Pattern, Seen, Select};
 pub use lock_info::{Holder, LockInfo, MemberInfo, Ttl};
 pub use subscriptions::{Edge, Subscription, Subscriptions, Topic};

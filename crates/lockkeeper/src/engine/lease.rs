@@ -393,6 +393,9 @@ impl Lease {
         let now = self.core.clock.now();
         let mut state = lock(&self.state);
         state.asking = false;
+        if state.status == Status::Released {
+            self.ended.notify_waiters();
+        }
         let ran = matches!(answer, Ok(Renewed::Held(_)) | Err(Fault::Unacknowledged { .. }));
         let lost = match (&state.status, answer) {
             (Status::Released, _) => return,
@@ -426,6 +429,19 @@ impl Lease {
         // Where parts can have what the whole lacks, some of them may have extended it in any case.
         let extended = || ran || self.core.leaves_remains(&self.resource.name);
         self.lose_after(reason, ttl.is_some() && extended());
+    }
+
+    /// Resolves when no request of the watchdog about it is under way, after its end.
+    pub(super) async fn no_renewal_under_way(&self) {
+        loop {
+            let answered = self.ended.notified();
+            tokio::pin!(answered);
+            answered.as_mut().enable();
+            if !lock(&self.state).asking {
+                return;
+            }
+            answered.await;
+        }
     }
 
     fn confirmed(

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use uuid::Uuid;
 
 use crate::backend::locked as lock;
@@ -92,6 +92,8 @@ pub(crate) struct Core {
     /// The store has, or may get, an announcement of this client.
     announced: AtomicBool,
     last_warned: Mutex<Option<Tick>>,
+    /// For looks at why a hold is gone: few at a time, because a store that lost its data has lost all holds.
+    lookups: Arc<Semaphore>,
     /// When the store began to listen for notices to this client, or the last one arrived.
     listens_since: AtomicU64,
 }
@@ -124,6 +126,7 @@ impl Core {
             left: Mutex::default(),
             announced: AtomicBool::new(false),
             last_warned: Mutex::new(None),
+            lookups: Arc::new(Semaphore::new(announcer::FEW)),
             listens_since: AtomicU64::new(0),
             options,
         });

@@ -33,7 +33,7 @@ use super::reenter::extend;
 use super::release::{Releasing, release_later};
 use super::terms::TermSpec;
 use super::{Core, Lease, Tick, jittered, no_answer};
-use crate::backend::{Acquire, Attempt, Kind, List, Resource, Select};
+use crate::backend::{Acquire, Attempt, HOLDERS_MAX, Kind, List, Resource, Select};
 use crate::clock::Clock;
 use crate::error::{Error, Phase, Result};
 
@@ -228,7 +228,8 @@ fn stands_still(kind: Kind, before: &[String], now: &[String]) -> bool {
     let mut before = before.iter();
     match kind {
         // Any permit that was released is one to acquire.
-        Kind::Permits => before.all(|id| now.contains(id)),
+        // A list that is cut off shows those that expire soonest, which renewals change.
+        Kind::Permits => now.len() >= HOLDERS_MAX || before.all(|id| now.contains(id)),
         // Readers may come and go beside one that stays. Between two holders a lock is free for a moment.
         _ => before.any(|id| now.contains(id)),
     }

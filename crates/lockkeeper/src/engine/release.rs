@@ -400,6 +400,9 @@ async fn partial(lease: &Lease, keep: u32, ttl: Option<u64>) -> Result<()> {
 
 async fn stay(lease: &Lease, front: Option<Front>, ttl: u64, now: Tick) -> Result<()> {
     lease.leave_identity(false);
+    // Behind it the lock would get its old TTL again. Every request is answered within this time.
+    let limit = lease.core.options.response_timeout;
+    let _ = tokio::time::timeout(limit, lease.no_renewal_under_way()).await;
     let request = Release { ttl: Some(ttl), leave: true, ..lease.release_of(1) };
     let tried = lease.send_release(request, lease.core.clock.now(), None).await;
     drop(front);

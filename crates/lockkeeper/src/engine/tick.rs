@@ -115,9 +115,10 @@ impl Ticker {
         self.woken = false;
         tokio::select! {
             biased;
+            // First: new holds may wake it all the time.
+            Some(_) = reconnected => self.reconnected(),
             () = self.registry.woken() => self.woken = true,
             Some(()) = nap => {}
-            Some(_) = reconnected => self.reconnected(),
         }
     }
 

@@ -10,7 +10,6 @@ use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::announcer::FEW;
 use super::lease::{Lease, Todo};
 use super::registry::TICK;
 use super::{Core, Tick};
@@ -80,29 +79,35 @@ async fn ask(core: &Core, permits: &Semaphore, batch: Vec<Asked>) {
     let patience = Renew::patience(batch.iter().map(|(_, renew)| renew));
     let _permits = tokio::time::timeout(patience, permits).await;
     // Leases that were released while this waited must not be renewed.
-    let batch: Vec<_> = batch.into_iter().filter(|(lease, _)| lease.is_held()).collect();
+    let sent = core.clock.now();
+    let (batch, ended): (Vec<_>, Vec<_>) =
+        batch.into_iter().partition(|(lease, _)| lease.is_held());
+    ended
+        .into_iter()
+        .for_each(|(lease, renew)| lease.answered(renew.ttl, Err(Fault::Closed), sent));
     if batch.is_empty() {
         return;
     }
-    let sent = core.clock.now();
     let requests: Vec<_> = batch.iter().map(|(_, renew)| renew.clone()).collect();
     let answers = core.backend.renew(requests).await;
     if let Some(first) = answers.first() {
         core.note(&batch[0].0.resource.name, sent, first);
     }
     let is_gone = |answer: &_| matches!(answer, Ok(Renewed::Gone | Renewed::Taken));
-    let few_are_gone = answers.iter().filter(|answer| is_gone(answer)).count() <= FEW;
     let mut answers = answers.into_iter();
     for (lease, renew) in batch {
         let answer = answers.next().unwrap_or(Err(Fault::Closed));
-        if few_are_gone && is_gone(&answer) && lease.may_have_missed_notice(sent) {
-            lease.vanish();
-            core.reaper.adopt(Box::pin(async move {
-                lease.look_for_record().await;
-                lease.answered(renew.ttl, answer, sent);
-            }));
-        } else {
-            lease.answered(renew.ttl, answer, sent);
+        let looks = is_gone(&answer) && lease.may_have_missed_notice(sent);
+        match Arc::clone(&core.lookups).try_acquire_owned() {
+            Ok(permit) if looks => {
+                lease.vanish();
+                core.reaper.adopt(Box::pin(async move {
+                    lease.look_for_record().await;
+                    lease.answered(renew.ttl, answer, sent);
+                    drop(permit);
+                }));
+            }
+            _ => lease.answered(renew.ttl, answer, sent),
         }
     }
 }

@@ -5,14 +5,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::*;
 use crate::PermitId;
-use crate::backend::{ClientEntry, ForcedUnlock, Holding, List, Page, Select};
+use crate::backend::{ClientEntry, ForcedUnlock, HOLDERS_MAX, Holding, List, Page, Select};
 
 /// How many force-releases of a name are recorded, and for how long after the last one.
 const FORCED_MAX: usize = 20;
 const FORCED_FOR: u64 = 7 * 24 * 3_600_000;
-
-/// The maximum number of listed holders of a semaphore.
-const HOLDERS_MAX: usize = 128;
 
 /// The force-releases of one name, the newest first.
 #[derive(Clone, Debug, Default, PartialEq)]

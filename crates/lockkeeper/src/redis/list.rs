@@ -17,14 +17,10 @@ use super::shard::Shard;
 use super::slot::SLOTS;
 use super::{RedisInner, keys, permits, rw, script};
 use crate::backend::{
-    Fault, Holder, Kind, List, LockInfo, Page, Pattern, Resource, Select, Topic, Ttl,
+    Fault, HOLDERS_MAX, Holder, Kind, List, LockInfo, Page, Pattern, Resource, Select, Topic, Ttl,
 };
 use crate::model::{self, now_ms};
 use crate::{LockName, PermitId};
-
-/// How many fields of a hash, or permits of a semaphore, are read: enough to determine the kind and
-/// to list the holders.
-const HOLDERS_MAX: usize = 128;
 
 /// A plain lock has one field; a hash with more than this is other data, as in the scripts.
 const FIELDS_MAX: usize = 16;

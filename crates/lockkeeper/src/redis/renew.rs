@@ -116,8 +116,7 @@ impl RedisInner {
         let Some(command) = request(batch, self.wakes) else {
             return vec![Err(Fault::Closed); batch.len()];
         };
-        // Not after a release that follows it: a lock that was left would get its old TTL again.
-        let command = command.answering_each(batch.len()).in_order();
+        let command = command.answering_each(batch.len());
         let Written { answer, acknowledged } =
             match self.route.attempt(key, command, &has_renewal).await {
                 Ok(written) => written,

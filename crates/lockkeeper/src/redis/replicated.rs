@@ -164,14 +164,12 @@ impl Replicated {
 
     /// Asks all servers at once. One that does not answer in time is not waited for.
     async fn ask_all(&self) -> Vec<ServerAnswer> {
-        let mut answers = loop {
-            let (answers, limit) = self.ask_once().await;
-            if Instant::now() < limit + ANSWER {
-                break answers;
-            }
+        let (mut answers, limit) = self.ask_once().await;
+        if Instant::now() >= limit + ANSWER {
             // This process was stopped: a server whose answer was not read in time has not been silent.
             locked(&self.known).silent.clear();
-        };
+            answers = self.ask_once().await.0;
+        }
         for Asker { server, .. } in self.servers.iter().map(|asker| &**asker) {
             if !answers.iter().any(|answer| answer.server.is_same(server)) {
                 let role = Err(Fault::silent("no answer"));

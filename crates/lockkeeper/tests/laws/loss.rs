@@ -81,11 +81,7 @@ pub(crate) async fn a_lock_of_another_holder_is_lost_as_taken<L: Exclusive>(stor
     let clock = Clock::system();
     let options = store.options().clock(clock.clone()).watchdog_timeout(store.long());
     let client = store.client_with(options).await;
-    // Nor the one that follows when a client begins to listen for notices: one has arrived.
-    let first = L::of(&client, store.name("first"));
-    let forced = first.lock().await.unwrap();
-    assert!(first.force_unlock("").await.unwrap());
-    store.signalled(forced.lost()).await;
+    store.listens(&client).await;
     let lock = L::of(&client, store.name("lock"));
     let guard = lock.lease(store.long()).lock().await.unwrap();
     store.delete::<L>(&guard).await;

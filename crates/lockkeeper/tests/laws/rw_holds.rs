@@ -327,8 +327,10 @@ pub(crate) async fn a_deleted_hold_is_detected_at_the_next_check(store: &Store) 
 }
 
 pub(crate) async fn a_reader_whose_lock_is_written_is_lost_as_taken(store: &Store) {
-    let (ours, theirs) = pair(store).await;
+    let (client, theirs) = (store.client().await, pair(store).await.1);
+    let ours = client.rw_lock(theirs.name());
     for (side, kind) in [(ours.reader(), Kind::Read), (ours.writer(), Kind::Write)] {
+        store.listens(&client).await;
         let guard = side.lock().await.unwrap();
         delete(store, &ours, kind, &guard).await;
         let next = theirs.try_write().await.unwrap().expect("it is gone");

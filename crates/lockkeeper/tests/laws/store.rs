@@ -420,6 +420,15 @@ impl Store {
         .await;
     }
 
+    /// Returns when a notice to this client has arrived: its first hold is checked once more when it begins to listen,
+    /// which would come between two changes of a law.
+    pub(crate) async fn listens(&self, client: &Client) {
+        let first = client.lock(self.name("first"));
+        let forced = first.lock().await.unwrap();
+        assert!(first.force_unlock("").await.unwrap());
+        self.signalled(forced.lost()).await;
+    }
+
     /// The loss reason; the loss must be signalled.
     pub(crate) async fn signalled(&self, lost: impl Future<Output = LostReason>) -> LostReason {
         timeout(self.long() * 3, lost).await.expect("the loss is signalled")
