@@ -5,7 +5,7 @@
 //! and which plain strings are mutexes.
 //!
 //! No acquire waits until the store listens for notices to this client: that may take long, or be denied.
-//! Instead the watchdog checks the holds that were granted before once it does, and again when messages may have
+//! Instead the holds that were granted before are looked at once it does, and again when messages may have
 //! been lost, and a hold whose acquire was under way when a notice arrived. Whether one that is gone was
 //! force-released, and why, is in the store's record of force-releases.
 
@@ -21,8 +21,8 @@ use super::registry::ANNOUNCED_MAX;
 use super::{Core, Lease, Tick, lock};
 use crate::OwnerId;
 use crate::backend::{
-    Answer, Change, Changed, ClientEntry, Holding, List, Resource, Seen, Select, Subscription,
-    Topic,
+    Answer, Change, Changed, ClientEntry, Holding, Kind, List, Resource, Seen, Select,
+    Subscription, Topic,
 };
 use crate::error::LostReason;
 use crate::model;
@@ -237,8 +237,26 @@ impl Core {
                 return;
             }
             *checked = Some(now);
+            return leases.iter().for_each(|lease| lease.check_now());
         }
-        leases.iter().for_each(|lease| lease.check_now());
+        leases.into_iter().for_each(Lease::look_now);
+    }
+}
+
+impl Lease {
+    /// Looks whether the store still has it; if not, the watchdog checks it at once. Unlike a renewal, a look changes
+    /// nothing where it is there, as almost always.
+    pub(super) fn look_now(self: Arc<Self>) {
+        if self.resource.kind.is_reentrant() || self.resource.kind == Kind::Mutex {
+            let reaper = self.core.reaper.clone();
+            reaper.adopt(Box::pin(async move {
+                let id = self.owner.to_string();
+                let found = self.core.backend.inspect(self.resource.clone()).await;
+                if !found.is_ok_and(|lock| lock.holders.iter().any(|holder| holder.id == id)) {
+                    self.check_now();
+                }
+            }));
+        }
     }
 }
 

@@ -179,7 +179,7 @@ impl Lease {
         drop(state);
         // A notice about it may have been missed.
         if sent.as_nanos() < core.listens_since.load(Ordering::SeqCst) {
-            self.check_now();
+            Arc::clone(self).look_now();
         }
         // A client that is closed concurrently may not have found it in the registry.
         if core.was_closed() {
