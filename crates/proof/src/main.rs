@@ -171,6 +171,11 @@ fn find_mutants(options: &Options) -> Result<(), String> {
     let root = root();
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let json = mutants::run(&root, &target, options.seeds.unwrap_or(2000))?;
-    write(&json, options.json.as_deref())
+    let seeds = options.seeds.unwrap_or(800);
+    let (json, missed) = mutants::run(&root, &target, seeds)?;
+    write(&json, options.json.as_deref())?;
+    match &missed[..] {
+        [] => Ok(()),
+        missed => Err(format!("not found within {seeds} seeds: {}", missed.join("; "))),
+    }
 }
