@@ -20,7 +20,7 @@
 //!
 //! An operator who force-releases a holder that was shown may hit a later hold of the same client.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ const MAX: usize = 64;
 /// The idle identities of a client.
 #[derive(Debug, Default)]
 pub(super) struct Identities {
-    idle: Mutex<HashMap<LockName, Vec<Idle>>>,
+    idle: Mutex<BTreeMap<LockName, Vec<Idle>>>,
 }
 
 #[derive(Debug)]

@@ -277,9 +277,13 @@ impl LocalQueues {
             let queues =
                 table.iter_mut().filter(|(_, queue)| queue.as_deref().is_some_and(waited_in));
             let queues = queues.filter(|(resource, _)| affected(&resource.name));
-            let queues: Vec<_> = queues.filter_map(|(_, queue)| queue.take()).collect();
+            let queues =
+                queues.filter_map(|(resource, queue)| Some((&resource.name, queue.take()?)));
+            let mut queues: Vec<_> = queues.map(|(name, queue)| (name.clone(), queue)).collect();
             drop(table);
-            for queue in queues {
+            // The same order in each process.
+            queues.sort_by(|(one, _), (other, _)| one.cmp(other));
+            for (_, queue) in queues {
                 queue.fail(fault);
             }
         }

@@ -415,6 +415,9 @@ impl World {
     /// A client joins a topic, or leaves it.
     fn ordered(&mut self, client: usize, topic: Topic, edge: Edge) {
         let lanes = self.lanes_of(&topic);
+        if let Topic::Turn(_, owner) = topic {
+            self.owner(owner);
+        }
         if edge == Edge::First && !lanes.is_empty() {
             let client = &mut self.clients[client];
             client.unconfirmed.insert(topic.clone(), lanes.len() as u32);
@@ -905,7 +908,9 @@ impl World {
 
     /// First come, first served: no waiter ahead was heard lately.
     fn granted_in_turn(&mut self, lane: usize, name: &LockName, owner: OwnerId, now: u64) {
-        let Some(queue) = self.lanes[lane].queues.get_mut(name) else { return };
+        // Waiters of a snapshot may come back to their places.
+        let server = &mut self.lanes[lane];
+        let Some(queue) = server.queues.get_mut(name).filter(|_| !server.lost_data) else { return };
         let Some(index) = queue.iter().position(|(other, _)| *other == owner) else { return };
         let is_heard = |heard: Option<u64>| heard.is_some_and(|heard| heard + SILENT >= now);
         let passed = queue[..index].iter().filter(|(_, heard)| is_heard(*heard)).count();
