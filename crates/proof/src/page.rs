@@ -62,7 +62,7 @@ fn number(value: &Value) -> String {
 
 fn line(simulation: &Value, soak: &Value, mutants: &Value) -> String {
     format!(
-        "{} locks acquired in a simulation with {} failing seeds and {} on real servers under faults: {} overlaps. {} planted \
+        "[Proof](docs/proof/README.md): {} locks acquired in a simulation with {} failing seeds and {} on real servers under faults: {} overlaps. {} planted \
          faults, all found.",
         number(&simulation["holds"]),
         number(&simulation["failed"]),

@@ -34,7 +34,8 @@ pub(crate) async fn each_release_releases_one_hold<L: Reentrant>(store: &Store) 
     for count in [2, 1, 0] {
         assert!(other.try_lock().await.unwrap().is_none());
         guards.pop().unwrap().release().await.unwrap();
-        assert_eq!(lock.hold_count(&owner).await.unwrap(), count);
+        // One member of a quorum may hear of it a little later.
+        eventually("one less", async || lock.hold_count(&owner).await.unwrap() == count).await;
     }
     assert!(other.try_lock().await.unwrap().is_some());
 }

@@ -180,7 +180,9 @@ pub(crate) async fn the_work_is_not_polled_after_the_deadline<L: Exclusive>(stor
 pub(crate) async fn work_whose_lock_was_deleted_returns_its_output_and_the_loss<L: Exclusive>(
     store: &Store,
 ) {
-    let lock = one::<L>(store).await;
+    let client = store.client().await;
+    store.listens(&client).await;
+    let lock = L::of(&client, store.name("lock"));
     let leased = lock.lease(store.long());
     let run = leased.run(async |_| {
         store.delete_held::<L>(&lock).await;
