@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::backend::{Change, Changed, CountChange, Kind, LockInfo, Resource};
 use crate::carrier::Carrier;
 use crate::engine::acquire::Acquired;
-use crate::engine::acquire::Request;
+use crate::engine::terms::Request;
 use crate::engine::terms::TermSpec;
 use crate::engine::{Core, Tick, counter, lease_millis};
 use crate::error::{Error, Phase, Result};

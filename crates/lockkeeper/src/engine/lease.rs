@@ -28,9 +28,9 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, Semaphore};
 
-use super::acquire::{Queueing, Request};
 use super::local_queue::{Front, Grant};
 use super::terms::{HoldId, Holds, TermSpec};
+use super::terms::{Queueing, Request};
 use super::{Core, Tick, lock};
 use crate::backend::{Fault, Kind, Release, Renew, Renewed, Resource, Subscription, Ttl};
 use crate::error::{Error, LostReason, Phase, Result};

@@ -25,8 +25,8 @@ use std::time::Duration;
 use foldhash::HashMap;
 use tokio::sync::oneshot;
 
-use super::acquire::{Queueing, Request};
 use super::pending_acquire::PendingAcquire;
+use super::terms::{Queueing, Request};
 use super::{Core, SUSPICIOUS, Tick, lock, until};
 use crate::backend::{Fault, Fenced, Kind, Resource, Subscription};
 use crate::{LockName, OwnerId};

@@ -26,11 +26,11 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::acquire::Acquired;
-use super::acquire::Request;
 use super::local_queue::{Entered, Grant, LocalQueues};
 use super::pending_acquire::PendingAcquire;
 use super::reenter::extend;
 use super::release::{Releasing, release_later};
+use super::terms::Request;
 use super::terms::TermSpec;
 use super::{Core, Lease, Tick, jittered, no_answer};
 use crate::backend::{Acquire, Attempt, HOLDERS_MAX, Kind, List, Resource, Select};

@@ -15,8 +15,8 @@ use std::time::Duration;
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::acquire::Acquired;
-use super::acquire::{Request, other_side};
 use super::reenter::reenter;
+use super::terms::{Request, other_side};
 use super::{Core, Lease, Tick, lock, until};
 use crate::Owner;
 use crate::backend::{Kind, Resource};

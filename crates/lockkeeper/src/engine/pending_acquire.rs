@@ -28,8 +28,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use super::acquire::Request;
 use super::retry::retry_until;
+use super::terms::Request;
 use super::{Core, RunToCompletion, Tick, UNDO_COUNTERS};
 use crate::OwnerId;
 use crate::backend::{

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::acquire::other_side;
 use super::lease::Lease;
+use super::terms::other_side;
 use super::{Tick, lock};
 use crate::OwnerId;
 use crate::backend::{Kind, Resource};

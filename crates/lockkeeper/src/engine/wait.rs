@@ -24,10 +24,10 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 
-use super::acquire::{Queueing, Request};
 use super::heartbeat::QueuePosition;
 use super::local_queue::{Entered, Front, Grant, Handoff, LocalQueues, Served};
 use super::pending_acquire::{Answered, PendingAcquire};
+use super::terms::{Queueing, Request};
 use super::{RETRY_COUNTERS, SUSPICIOUS, Tick, jittered, no_answer, until};
 use crate::backend::{Attempt, Fault, Kind, Resource, Subscription, Ttl};
 use crate::error::{Error, Phase, Result};

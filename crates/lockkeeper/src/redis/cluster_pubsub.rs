@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::cluster::Cluster;
-use super::keys::Wakes;
+use super::command::Wakes;
 use super::primary::Primary;
 use super::pubsub::{self, ConnectionKey, Order, Pending, PubSub};
 use super::{keys, slot};

@@ -4,8 +4,8 @@
 //! the queue, which a comparison of two counts shows. Among our own waiters it lowers only the score of
 //! the next one, so that its cost does not grow with the queue.
 
+use super::command::Wakes;
 use super::command::{Command, Script};
-use super::keys::Wakes;
 use super::reply::{Forced, Renewals, Reply};
 use super::{keys, script};
 use crate::LockName;

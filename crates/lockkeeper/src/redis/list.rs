@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::command::Wakes;
 use super::command::{Argument, Command};
-use super::keys::Wakes;
 use super::reply::{ForcedLog, Reply, Scan, Word, ttl};
 use super::resp::Value;
 use super::shard::Shard;

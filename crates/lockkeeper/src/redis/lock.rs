@@ -5,9 +5,9 @@
 
 use std::sync::atomic::Ordering;
 
+use super::command::Wakes;
 use super::command::{Command, Script};
 use super::error_reply::ErrorReply;
-use super::keys::Wakes;
 use super::reply::{Forced, Renewals};
 use super::{RedisInner, keys, name, script};
 use crate::OwnerId;

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::command::Command;
-use super::keys::Wakes;
+use super::command::Wakes;
 use super::locked;
 use super::reply::{Marker, Time};
 use super::url::{self, Topology};

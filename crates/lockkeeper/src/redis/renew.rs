@@ -11,8 +11,8 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout_at};
 
 use super::command::Command;
+use super::command::Wakes;
 use super::error_reply::ErrorReply;
-use super::keys::Wakes;
 use super::reply::Renewals;
 use super::shard::Written;
 use super::{RedisInner, fair, lock, name, permits, rw, script};

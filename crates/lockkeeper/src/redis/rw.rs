@@ -8,9 +8,9 @@
 //! lock to a waiting reader, and do not hand it off among themselves. A window that opens by the clock
 //! alone would be missed again and again under a stream of writers.
 
+use super::command::Wakes;
 use super::command::{Command, Script};
 use super::keys::Derived;
-use super::keys::Wakes;
 use super::reply::{Forced, Held, Renewals, Reply, unfit};
 use super::{keys, name, script};
 use crate::backend::{Acquire, Attempt, Fault, Release, Released, Renew, Resource};

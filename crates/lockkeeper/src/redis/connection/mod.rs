@@ -20,7 +20,7 @@
 //! - **What was not sent** waits for the next connection, in order, until its deadline or until its caller
 //!   withdraws it. What may have been sent is never repeated here, except for a script that the server does
 //!   not know.
-//! - **Back-pressure.** A server that stops reading fills at most [`io::OUT_MAX`] bytes; further
+//! - **Back-pressure.** A server that stops reading fills at most [`live::OUT_MAX`] bytes; further
 //!   requests stay with their callers, until their deadlines.
 //! - **The primary.** A connection goes to the current primary and is given up when that changes, or when
 //!   the server says that it is a replica. A server that says so at once is not used at all. [`follower`]
@@ -63,6 +63,7 @@ pub(super) mod follower;
 pub(super) mod given_up;
 mod handshake;
 mod io;
+mod live;
 mod requests;
 mod socket;
 pub(super) mod subscriber;
@@ -366,7 +367,7 @@ impl Shared {
         if writes {
             state = self.write(state);
         }
-        let has_work = state.requests.live.as_ref().is_some_and(io::Live::has_output);
+        let has_work = state.requests.live.as_ref().is_some_and(live::Live::has_output);
         let woken = if has_work || must_look { state.wake_task() } else { None };
         drop(state);
         woken.inspect(Waker::wake_by_ref);

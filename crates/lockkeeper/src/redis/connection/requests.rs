@@ -17,7 +17,7 @@ use std::task::Waker;
 
 use tokio::time::Instant;
 
-use super::io::{Live, OUT_MAX};
+use super::live::{Live, OUT_MAX};
 use crate::backend::Fault;
 use crate::redis::command::Command;
 use crate::redis::reply::ReplyForm;

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{MIDDLE, Outcome, Requests, Slot, SlotState};
 use crate::backend::Fault;
-use crate::redis::connection::io::Live;
+use crate::redis::connection::live::Live;
 use crate::redis::resp::Value;
 
 /// The shortest time between two looks at all deadlines: what is due in between is answered together.
