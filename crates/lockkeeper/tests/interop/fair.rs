@@ -359,7 +359,8 @@ async fn a_force_release_wakes_the_next_in_the_queue(redisson: Redisson) {
     assert!(stage.two.fair(name).force_unlock().ok());
     let (holds, _) = within(SOON, "the next", waits.served()).await;
     let reason = within(PATIENCE, "it is noticed", guard.lost()).await;
-    assert_eq!(reason, LostReason::Taken);
+    // The first look at it may come before the next holder has it.
+    assert!(matches!(reason, LostReason::Taken | LostReason::Deleted), "{reason}");
     let refused = guard.release().await.unwrap_err();
     assert!(matches!(refused, Error::Lost { .. } | Error::NotHeld { .. }), "{refused}");
     assert_eq!(holder(server(), name), Some(stage.one.owner()), "it took nothing away");
