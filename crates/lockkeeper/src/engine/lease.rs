@@ -471,7 +471,7 @@ impl Lease {
         }
     }
 
-    /// The store does not have it: it is lost, for a reason that [`answered`](Lease::answered) is told later.
+    /// The store does not have it: it is lost, for a reason that [`answered`](Lease::answered) gets later.
     pub(super) fn vanish(&self) {
         lock(&self.state).vanished = true;
         // For `run`, which ends its work at once.

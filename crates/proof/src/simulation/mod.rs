@@ -1,7 +1,7 @@
 //! The engine and many clients in a simulated world, on one thread and in virtual time.
 //!
 //! A run has four parts: chaos, in which everything fails that a [`Weather`] has; a calm in which what the chaos left
-//! ends; a strict calm, in which no request may fail and nobody may wait for long; and the end, after which nothing may
+//! ends; a strict calm, in which no request may fail and no task may wait for long; and the end, after which nothing may
 //! be left in the store. One seed decides everything, so a failure is replayed by its seed.
 
 mod checker;

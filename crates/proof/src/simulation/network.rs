@@ -544,7 +544,7 @@ impl World {
         }
     }
 
-    /// A look at the state of a server, by nobody.
+    /// Looks at the state of a server without a request.
     pub(super) fn look<T>(
         &mut self,
         name: &LockName,

@@ -24,13 +24,18 @@ use worker::{LEASE, now};
 
 /// The stores of a soak.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs, reason = "their names say it")]
 pub enum Store {
+    /// One server.
     Redis,
+    /// Three servers, and three sentinels.
     Sentinel,
+    /// Three shards with a replica each.
     Cluster,
+    /// A quorum of three servers.
     Quorum3,
+    /// A quorum of five.
     Quorum5,
+    /// A file.
     File,
 }
 
